@@ -9,11 +9,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # None is used; pydantic would look for some among all installed packages in every process.
 export PYDANTIC_DISABLE_PLUGINS := __all__
 
-.PHONY: help demo test test-fast check types style bench format docs clean
+.PHONY: help demo test test-cluster test-browser test-gpu test-all check types style bench format docs clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 # A look at what is measured by then, beside the runs, which wait most of the time.
 demo: $(VENV)/.demo  ## Run the default campaign and write its report (three minutes)
@@ -22,19 +22,30 @@ demo: $(VENV)/.demo  ## Run the default campaign and write its report (three min
 	snakemake --profile local --quiet host reason; code=$$?; kill $$first 2> /dev/null; exit $$code
 	@python -c 'from pathlib import Path; print("Open it:", Path("results/demo/report.html").absolute().as_uri())'
 
-# Most of the time of a test is waiting for daemons: more workers than cores.
-test: $(VENV)/.dev $(VENV)/.rewritten  ## All tests (a quarter of an hour on two cores)
-	pytest --numprocesses=5 --dist=loadfile --no-loadscope-reorder -m "not alone"
+PYTEST := pytest --dist=loadfile --no-loadscope-reorder
+# Some tests wait for processes: more workers than cores.
+test: $(VENV)/.dev $(VENV)/.rewritten  ## Tests that need no root, daemons or browser (five minutes on two cores)
+	$(PYTEST) --numprocesses=3 -m "not (slow or cluster or browser or gpu or alone)"
+
+# They wait for daemons most of the time.
+test-cluster: $(VENV)/.dev $(VENV)/.rewritten  ## Tests with real Slurm daemons and emulated hosts; need root
+	$(PYTEST) --numprocesses=5 -m cluster tests/cluster
+
+test-browser: $(VENV)/.dev $(VENV)/.rewritten  ## Pages in a headless chromium
+	$(PYTEST) --numprocesses=2 -m browser tests/workflow
+
+test-gpu: $(VENV)/.dev  ## What an NVIDIA GPU has to show (minutes on one device)
+	pytest -m gpu tests/gpu
+
+# Slow ones compute while those of the cluster wait. Those that compare times have the machine for themselves.
+test-all: test  ## All tests, also slow ones
+	$(PYTEST) --numprocesses=5 -m "(slow or cluster or browser) and not (gpu or alone)"
 	pytest -m alone $$(grep --recursive --files-with-matches --include='*.py' 'mark\.alone' tests)
 
 # Assertions of files that changed are rewritten once, instead of once in every worker; a test that cannot be imported is told at once.
 $(VENV)/.rewritten: $(shell find tests workflow -name '*.py') | $(VENV)/.dev
 	@collected=$$(pytest --collect-only --quiet 2>&1) || { echo "$$collected"; exit 1; }
 	@touch $@
-
-# Some wait for processes: more workers than cores.
-test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute and a half; needs no root)
-	pytest --numprocesses=4 --dist=loadfile -m "not slow and not browser and not alone" tests/unit
 
 # Types take as long as all else, on a core of their own.
 check: $(VENV)/.dev  ## Style, types, architecture

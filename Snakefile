@@ -1,4 +1,4 @@
-# What `snakemake` finds in a checkout. Other workflows and the workflow catalog use workflow/Snakefile, which is the workflow.
+# This is the file that `snakemake` finds in a checkout. Other workflows and the workflow catalog use workflow/Snakefile.
 include: "workflow/Snakefile"
 
 

@@ -54,9 +54,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files that have nothing that is asked for are not imported."""
-    unasked = str(config.option.markexpr).startswith("machine") and collection_path.match("test_*.py")
-    return True if unasked and not _depends_on_the_machine(collection_path) else None
+    """Files that have nothing that is selected are not imported."""
+    selection = str(config.option.markexpr)
+    if (
+        selection.startswith("machine")
+        and collection_path.match("test_*.py")
+        and not _depends_on_the_machine(collection_path)
+    ):
+        return True
+    # They import torch.
+    if collection_path.match("tests/gpu") and "not gpu" in selection:
+        return True
+    return None
 
 
 def pytest_collection_finish() -> None:
@@ -77,8 +86,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _depends_on_the_machine(item.path):
             item.add_marker(pytest.mark.machine)
-        if slow & {item.path.stem, *item.path.parts}:
+        if item.path.stem in slow:
             item.add_marker(pytest.mark.slow)
+        if item.path.parent.name == "cluster":
+            item.add_marker(pytest.mark.cluster)
         # test_local starts real process trees, which a starved machine ends later than a test can wait. A fuzzer has one try: the
         # next would draw other input, and hide what it found.
         if item.path.stem == "test_damaged_results":

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from campaign.cli.main import main
 from campaign.common.errors import ConfigError, LaunchError
 from campaign.emulators.hosts import cluster_spec
-from campaign.emulators.hosts.cluster_spec import Cluster, slurm_environment
+from campaign.emulators.hosts.cluster_spec import Cluster, build_slurm_environment
 from campaign.emulators.hosts.topology import list_namespaces
 from campaign.emulators.slurm.cluster import stop_cluster
 from campaign.emulators.slurm.cluster_directory import list_granted_devices
@@ -146,7 +146,7 @@ def test_a_host_that_is_not_there(up: tuple[Path, str], shell: dict[str, str]) -
 def test_devices_outside_of_a_job(up: tuple[Path, str], shell: dict[str, str]) -> None:
     refused = campaign("cluster", "devices", **shell)
     assert refused.returncode == 1
-    assert "run this in a job" in refused.stderr
+    assert "not a job of the cluster" in refused.stderr
 
 
 def test_status_and_down_where_nothing_is_up(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_environment_finds_the_cluster(
     found = cluster_spec.find_cluster_in_environment()
     assert found is not None
     assert found.directory == up[0]
-    assert slurm_environment(found) == shell
+    assert build_slurm_environment(found) == shell
 
 
 # What of a system file the cluster is made of --------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ def test_a_port_for_every_device_that_the_chassis_lets_a_host_have(tmp_path: Pat
 def test_links_are_as_slow_as_the_system_file_says(tmp_path: Path) -> None:
     links = {"fabric": {"gb_per_s": 12.0}, "network": {"gb_per_s": 25.0}}
     emulated = build_cluster_spec(system(tmp_path, links=links, emulation={"scale": 0.01})).rates
-    assert emulated.gbit_per_s("fabric") == pytest.approx(0.96)
-    assert emulated.gbit_per_s("network") == pytest.approx(2.0)
-    assert build_cluster_spec(system(tmp_path, links=links)).rates.gbit_per_s("network") is None
+    assert emulated.compute_gbit_per_s("fabric") == pytest.approx(0.96)
+    assert emulated.compute_gbit_per_s("network") == pytest.approx(2.0)
+    assert build_cluster_spec(system(tmp_path, links=links)).rates.compute_gbit_per_s("network") is None
 
 
 @pytest.mark.parametrize("strategy", ["static", "dynamic"])
@@ -217,7 +217,7 @@ def test_devices_of_a_host_have_ports_where_local_links_are_emulated(tmp_path: P
     links = {name: {"gb_per_s": 12.0} for name in ("local", "fabric", "network")}
     emulated = {"emulation": {"scale": 0.01}, "slurm": {"strategy": strategy}}
     spec = build_cluster_spec(system(tmp_path, links=links, **emulated))
-    assert [name for name in list_namespaces(spec.emulation_spec()) if name.startswith("host1")] == [
+    assert [name for name in list_namespaces(spec.to_emulation_spec()) if name.startswith("host1")] == [
         "host1", "host1-local0", "host1-local1", *(f"host1-fabric{n}" for n in range(4)),
     ]  # fmt: skip
     links.pop("local")
@@ -229,15 +229,15 @@ def test_partitions_and_gres_are_the_systems(tmp_path: Path) -> None:
     slurm = {"gres": "gpu:a100", "partition": "short", "overrides": [{"when": "hosts > 1", "partition": "wide"}]}
     spec = build_cluster_spec(system(tmp_path, slurm=slurm), slurm_conf=("MaxArraySize=7",))
     assert spec.partition == "short"
-    assert spec.gres(2) == "gpu:a100:2"
+    assert spec.format_gres(2) == "gpu:a100:2"
     assert spec.slurm_conf == ("PartitionName=wide MaxTime=INFINITE State=UP Nodes=ALL", "MaxArraySize=7")
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"slurm": {"gres": "tpu"}}, "has only 'gpu'"),
-        ({"pool": [{"model": "other", "count": 1}]}, "devices of 2 models"),
+        ({"slurm": {"gres": "tpu"}}, "supports only 'gpu'"),
+        ({"pool": [{"model": "other", "count": 1}]}, "have 2 models"),
         ({"hosts": [{"name": "h[1-64]", "devices": [{"model": "cpu-rank", "count": 1}]}]}, "at most 32"),
     ],
 )
@@ -253,5 +253,5 @@ def test_devices_that_slurm_was_only_told_of_are_no_devices(up: tuple[Path, str]
     assert list_granted_devices(cluster, step | {"CUDA_VISIBLE_DEVICES": ""}) == ()
     with pytest.raises(LaunchError, match="device 9"):
         list_granted_devices(cluster, step | {"CUDA_VISIBLE_DEVICES": "0,9"})
-    with pytest.raises(LaunchError, match="in a job"):
+    with pytest.raises(LaunchError, match="not a job"):
         list_granted_devices(cluster, step | {"SLURMD_NODENAME": "elsewhere"})

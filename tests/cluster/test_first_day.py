@@ -31,14 +31,14 @@ MEASURE = ("--", "--until", "measure")
 MISTAKES = {
     "agent": (
         {"fabric": {"agent": {"kind": "http", "url": "BOX/_hots/{host}/devices"}}},
-        ["host1: GET ", "/_hots/host1/devices: refused", "correct `fabric: agent`", "--without-hosts"],
+        ["host1: GET ", "/_hots/host1/devices: the service refuses the request", "correct `fabric: agent`", "--without-hosts"],
     ),
-    "host": ({"hosts": "host[1-4]"}, ["Slurm does not know host4 (`hosts`); it knows: host1, host2, host3"]),
+    "host": ({"hosts": "host[1-4]"}, ["Slurm does not list host4 (`hosts`); it lists: host1, host2, host3"]),
     "port": (
         {"fabric": {"hosts": {"host1": "0", "host2": "48", "host3": "96"}}},
-        ["drawer1 lists no port 96 for host3 (see `hosts` and `ports`); there are: 0, 16, 48"],
+        ["drawer1 does not list port 96 of host3; set `hosts` or `ports` to one of: 0, 16, 48"],
     ),
-    "credentials": ({"fabric": {"credentials": {"password_env": "FALCON"}}}, ["`credentials` are given, and nobody asks"]),
+    "credentials": ({"fabric": {"credentials": {"password_env": "FALCON"}}}, ["has no login; remove `credentials`"]),
     "model": ({"model": "cpu-rnak"}, ["devices.cpu-rank: no host and no pool entry has this device", "cpu-rnak"]),
     "partition": ({"slurm": {"partition": "composd"}}, ["no partition 'composd'", "there are: composed"]),
 }  # fmt: skip
@@ -106,8 +106,8 @@ def test_the_first_day(day: tuple[ClusterProject, Rack, dict[str, Any]]) -> None
     assert (project.starts(), hardware.changes) == ([], len(hardware.devices))
 
     project.write("systems/lab.yaml", right)
-    assert "claimed by the file, not told by the fabric" in project.run_campaign(*check)
-    assert "nothing is left" in project.run_campaign(*trial)
+    assert "the model is from the file, as the fabric does not report it" in project.run_campaign(*check)
+    assert "everything was released" in project.run_campaign(*trial)
     assert "1x2-fabric.c1" in project.run_campaign(*plan)
     project.run_campaign(*run, *MEASURE)
     assert {record.status for record in project.records("lab")} == {"ok"}

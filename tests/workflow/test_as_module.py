@@ -154,7 +154,10 @@ def test_a_campaign_file_is_a_configfile_from_elsewhere_and_commands_are_shown(t
     arguments = ["-s", str(SNAKEFILE), "-d", "else where", "--configfile", "else where/config/campaign.yaml"]
     said = snakemake(tmp_path, *arguments, "-c1", "-n", "-p")
     assert (
-        said.count("note: --scheduler ilp starts leases out of the order of the plan; 'snakemake --profile local'") == 1
+        said.count(
+            "note: --scheduler ilp does not start leases in the order of the plan; use 'snakemake --profile local'"
+        )
+        == 1
     )
     assert not (tmp_path / "else where" / "results").exists()
     commands = re.findall(r"^Shell command: ((?!None).*)$", said, re.MULTILINE)
@@ -194,7 +197,7 @@ def test_the_slurm_profile_launches_in_slurm_whatever_config_file_is_given(tmp_p
     ("options", "refusal"),
     [
         ("--default-resources slurm_account=abc", "error: --default-resources slurm_account: the campaign requests "),
-        ("--default-resources tmpdir=/tmp", "error: --default-resources: it replaces that of the profile"),
+        ("--default-resources tmpdir=/tmp", "error: --default-resources replaces the default resources of the profile"),
         (
             "--set-resources measure:slurm_partition=wide",
             "error: --set-resources measure:slurm_partition: the campaign ",
@@ -232,7 +235,7 @@ def test_an_executor_that_submits_jobs_is_refused(tmp_path: Path) -> None:
     profile = ["-s", str(SNAKEFILE), "--profile", str(ROOT / "profiles" / "slurm"), "--executor", "remote"]
     code, said = run(["snakemake", *profile], tmp_path, environment, 120)
     assert code == 1
-    assert "error: --executor: the campaign requests allocations itself" in said
+    assert "error: --executor cannot be used, because the campaign requests allocations itself" in said
     assert "submitted" not in said
 
 
@@ -257,7 +260,7 @@ def plain(command: str) -> str:
     [
         (("--configfile", "config/campaign.yaml", "--config", "baseline=1x1-local"), "config baseline: differs from "),
         (("--config", "axes=1"), "--config axes: belongs in a campaign file"),
-        (("--configfile", "config/campaign.yaml", "--config", "campaign=config/other.yaml"), "is a campaign too"),
+        (("--configfile", "config/campaign.yaml", "--config", "campaign=config/other.yaml"), "is a campaign as well"),
     ],
     ids=["changed", "no file", "two campaigns"],
 )

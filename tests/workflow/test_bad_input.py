@@ -62,7 +62,7 @@ def told(result: tuple[int, str]) -> list[str]:
             {},
             [
                 "error: --where: '__import__('os').system('touch made')' is not allowed in an expression; allowed are axis "
-                "names, numbers, quoted texts, lists, comparisons, 'in', 'and', 'or', 'not' and + - * / % //"
+                "names, numbers, quoted strings, lists, comparisons, 'in', 'and', 'or', 'not' and + - * / % //"
             ],
         ),
         (("campain=x",), {}, ["error: --config campain: there is no such key; the keys are: "]),

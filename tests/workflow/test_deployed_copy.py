@@ -59,7 +59,7 @@ def test_a_campaign_on_the_command_line_is_used_instead_of_the_one_in_the_config
     for given in (by_file, ["--config", "campaign=config/other.yaml"]):
         assert "results/other/report.html" in snakemake(deployed, *documented_flags(), "-n", *given)
     said = snakemake(deployed, *documented_flags(), "-n", *by_file, "--config", "campaign=config/third.yaml", expect=1)
-    assert "config/other.yaml is a campaign too" in said
+    assert "config/other.yaml is a campaign as well" in said
 
 
 def test_snakemake_alone_lints_a_copy_and_says_what_to_install(deployed: Path, tmp_path: Path) -> None:
@@ -86,7 +86,10 @@ def test_snakemake_alone_lints_a_copy_and_says_what_to_install(deployed: Path, t
     assert "argument --scheduler: invalid choice: 'campaign'" in planned.stderr
     planned = alone("-n")
     assert planned.returncode == 1
-    assert "error: No module named 'click'; install the package of this workflow beside Snakemake" in planned.stderr
+    assert (
+        "error: No module named 'click'; install the package of this workflow into Snakemake's environment"
+        in planned.stderr
+    )
     assert "Traceback" not in planned.stderr
 
 

@@ -168,7 +168,7 @@ def test_a_permanent_fault_is_named_the_campaign_completes_once_it_is_gone_and_a
     assert {record.cell.attach for record in project.records()} == {"local"}
     page = project.results().report_file.read_text()
     assert "could not be attached" in page, "the report does not say why runs are missing"
-    assert "ended with ValueError" in page, "the report does not show a failed run"
+    assert "ended with an uncaught ValueError" in page, "the report does not show a failed run"
     assert any(document["faults"] for document in project.leases())
     assert project.held() == {}
 

@@ -104,7 +104,7 @@ def test_an_edited_one_is_refused(project: Project) -> None:
     project.campaign()
     path = planned(project)
     path.write_text(path.read_text().replace('"batch":1', '"batch":2'))
-    assert "was edited or is not complete" in project.run_campaign("measure", str(path), expect=1)
+    assert "was edited or is incomplete" in project.run_campaign("measure", str(path), expect=1)
     assert project.starts() == []
 
 

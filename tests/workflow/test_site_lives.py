@@ -43,7 +43,7 @@ def test_what_was_measured_counts_after_corrections_and_beside_an_update(project
     assert "2 runs were read by another parser" in planned
     assert ", 0 without a record" in planned
     said = project.run_campaign("parse", str(campaign), here)
-    assert "2 logs read again, 2 of them with other numbers" in said
+    assert "read 2 logs again, of which 2 gave other numbers" in said
     assert rates(project) == [12, 12]
     project.run("tables")
     assert rates(project) == [12, 12]
@@ -77,6 +77,6 @@ def test_what_was_measured_counts_after_corrections_and_beside_an_update(project
         assert json.loads(packed.read("campaign.json"))["campaign"]["version"] == "driver-580"
         assert any(name.startswith("readings/") for name in packed.namelist())
     project.run_campaign("compare", str(archive), "--versions", "none", "driver-580")
-    assert "no runs of it; there are: driver-580, none" in project.run_campaign(
+    assert "has no runs of version driver-590; its versions are driver-580, none" in project.run_campaign(
         "compare", str(archive), "--versions", "none", "driver-590", expect=1
     )

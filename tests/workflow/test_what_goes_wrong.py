@@ -125,7 +125,7 @@ def test_a_device_that_no_host_ever_sees_is_reported(project: Project, monkeypat
     project.system(faults=[{"kind": "device_never_visible", "times": 2}])
     manifest = measure_here(project, "1x1-fabric.c1")
     assert len(manifest["missing"]) == 1
-    assert "not seen by the host" in manifest["reason"]
+    assert "not visible to the host" in manifest["reason"]
     assert project.held() == {}
     assert len(project.leases()) == 2
 
@@ -200,7 +200,7 @@ def test_failures_of_the_subject_are_data(project: Project) -> None:
     started, names = project.started(), {f"{record.cell_id}.1": record.cell.workload for record in status.values()}
     assert {names[run]: count for run, count in started.items() if count > 1} == {"shot": 3, "shotonce": 2, "frozen": 2}
     project.await_quiet()
-    assert "still running at its time limit" in (project.results().tables / "cells.csv").read_text()
+    assert "the run reached its time limit" in (project.results().tables / "cells.csv").read_text()
     assert "Nothing to be done" in project.run("tables")
 
 

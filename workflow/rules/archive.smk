@@ -1,7 +1,9 @@
-"""Archive: the report from an archive alone, on any machine, with --config archive=FILE. Replaces all other stages."""
+"""Archive: the report of an archive, on any machine, with --config archive=FILE. This stage replaces all others."""
 
 if not REQUEST.archive.is_file():
-    sys.exit(f"error: {REQUEST.archive}: no such archive; 'campaign archive' makes one")
+    sys.exit(
+        f"error: {REQUEST.archive}: no such archive; 'campaign archive' creates one"
+    )
 REPORT = f"{REQUEST.results}/archives/{REQUEST.archive.stem}/report.html"
 
 

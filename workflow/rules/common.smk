@@ -1,4 +1,4 @@
-"""Common: the validated configuration as REQUEST, and the command and the environment of all jobs."""
+"""Common: the validated configuration REQUEST, and the command and environment of all jobs."""
 
 import os
 import secrets
@@ -7,7 +7,7 @@ import sys
 try:
     from campaign.common.processes.snakemake_signals import handle_signals
 
-    handle_signals()  # before imports that take a second
+    handle_signals()  # The imports below take a second, so signals are handled first.
     from campaign.spec import snakemake_config
     from campaign.spec.snakemake_config import complete_config, exit_on_error
     from campaign.common.files import share_directories, apply_sharing_umask
@@ -16,20 +16,20 @@ try:
     from campaign.report.source_hash import compute_source_hash
 except ModuleNotFoundError as error:
     sys.exit(
-        f"error: {error}; install the package of this workflow beside Snakemake, with 'pip install .' in a checkout"
+        f"error: {error}; install the package of this workflow into Snakemake's environment, with 'pip install .' in a checkout"
     )
 
 with exit_on_error():
     REQUEST = request_from_config(complete_config(workflow, config, DEFAULT_RESULTS))
-    # Where several users work in one directory, each must be able to write to what the others, and Snakemake, make there.
+    # If several users work in one directory, each must be able to write to the files of the others and of Snakemake.
     share_directories(Path(".snakemake").resolve())
     apply_sharing_umask(REQUEST.results.resolve())
 
-# The rules call `campaign`, which PATH may not have, or have from another installation.
+# The rules call `campaign`. PATH may not contain it, or may contain that of another installation.
 shell.prefix(snakemake_config.build_command_function(workflow))
-# One lease per invocation looks for what dead processes left.
+# Only one lease per invocation cleans up after dead processes. The token identifies the invocation.
 os.environ.update(CAMPAIGN_INVOCATION=secrets.token_hex(8))
-# By default, Matplotlib keeps its list of fonts in the home directory.
+# By default, Matplotlib stores its list of fonts in the home directory, which may not be writable.
 os.environ.setdefault("MPLCONFIGDIR", str(Path(".snakemake", "matplotlib").resolve()))
 
 

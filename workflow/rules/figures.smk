@@ -1,4 +1,4 @@
-"""Figures: one job, which reads the tables once. One file in scripts/figures/ per figure."""
+"""Figures: one job that reads the tables once. scripts/figures/ contains one file per figure."""
 
 FIGURES = f"{RESULTS}/figures"
 

@@ -1,13 +1,13 @@
 """Measure: one job per lease, which composes it, measures every run that has no record, and releases it.
 
-Records are no outputs, so Snakemake never deletes them. The only output is the manifest, which lists what is missing.
+Records are not outputs, so Snakemake never deletes them. The only output is the manifest, which lists the missing runs.
 """
 
 MEASURED = f"{RESULTS}/manifests/measured.txt"
 
 with exit_on_error():
     CAMPAIGN_DAG.check_limits(
-        snakemake_config.set_limits(workflow, CAMPAIGN_DAG.limits)
+        snakemake_config.register_limits(workflow, CAMPAIGN_DAG.limits)
     )
 
 
@@ -22,7 +22,7 @@ rule measure:
         f"{RESULTS}/benchmarks/measure/{CAMPAIGN_DAG.pattern}.tsv"
     wildcard_constraints:
         **CAMPAIGN_DAG.wildcards,
-    # The order of the plan, which --scheduler campaign keeps.
+    # The priority gives the order of the plan, which --scheduler campaign keeps.
     priority: lambda wildcards: CAMPAIGN_DAG.job_priority(wildcards)
     conda:
         "../../envs/campaign.yaml"
@@ -56,11 +56,11 @@ rule measured:
     conda:
         "../../envs/campaign.yaml"
     params:
-        # As a target it fails if runs are missing; else the summary does, after the report.
+        # If this rule is a target, it fails if runs are missing. Otherwise the summary fails, after the report.
         strict=lambda _: (
             "--strict" if snakemake_config.is_target(workflow, "measured") else ""
         ),
     message:
-        "Measured: release what is left, and say which runs are missing"
+        "Clean up after the leases, and list the missing runs"
     shell:
         "campaign measured {input.plan:q} {params.strict} --output {output.missing:q} > {log:q}"

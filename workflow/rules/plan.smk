@@ -1,4 +1,4 @@
-"""Plan: CAMPAIGN_DAG, made while this file is read. Its documents in plan/ are written when the jobs are known."""
+"""Plan: CAMPAIGN_DAG, which is made while this file is read. Its documents in plan/ are written when the jobs are known."""
 
 import atexit
 from functools import cache
@@ -19,11 +19,11 @@ RESULTS = str(CAMPAIGN_DAG.results.directory)
 @cache
 @exit_on_error()
 def plan_files():
-    # --dag, --report and the like have no execution settings. They leave no trace, and neither does a dry run.
+    # --dag, --report and similar options have no execution settings. Like a dry run, they write no files.
     if workflow.execution_settings is None:
         return PlanFiles(CAMPAIGN_DAG, executes=False)
     snakemake_config.refuse_executor(workflow)
-    snakemake_config.warn_of_scheduler(workflow.scheduling_settings.scheduler)
+    snakemake_config.warn_about_scheduler(workflow.scheduling_settings.scheduler)
     return PlanFiles(CAMPAIGN_DAG, executes=not workflow.output_settings.dryrun)
 
 

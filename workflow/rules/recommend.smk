@@ -1,4 +1,4 @@
-"""Recommend: what to build, by the measured cells."""
+"""Recommend: what to build, based on the measured cells."""
 
 RECOMMENDATION = f"{RESULTS}/recommendation/recommendation.json"
 

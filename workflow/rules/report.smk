@@ -1,4 +1,4 @@
-"""Report: one self-contained page, by the templates and the style in reports/."""
+"""Report: one self-contained page, made with the templates and the style in reports/."""
 
 REPORT = f"{RESULTS}/report.html"
 

@@ -1,4 +1,4 @@
-"""Summary: one screen at the end. It fails if runs are missing; the report is there then, too."""
+"""Summary: one screen at the end. The rule fails if runs are missing, but the report exists by then."""
 
 SUMMARY = f"{RESULTS}/summary.txt"
 
@@ -24,6 +24,6 @@ rule summary:
     params:
         results=lambda wildcards, output: Path(output.text).parent,
     message:
-        "Summary"
+        "Summarise the campaign"
     shell:
         "campaign summary {params.results:q} --output {output.text:q}"

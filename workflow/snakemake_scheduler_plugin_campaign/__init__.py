@@ -1,7 +1,7 @@
-"""Scheduler plugin of Snakemake, `--scheduler campaign`: leases start in the order of the plan.
+"""Snakemake scheduler plugin (`--scheduler campaign`) that starts leases in the order of the plan.
 
-Snakemake's own schedulers start whatever fits. Small leases then pass large ones, which are all measured at the end of a campaign,
-where drift looks like a difference. Snakemake finds the plugin by the name of this package.
+Snakemake's own schedulers start any job that fits. Small leases would then overtake large ones, which would all be measured at the
+end of a campaign, where drift looks like a difference. Snakemake finds the plugin by the name of this package.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from snakemake_interface_scheduler_plugins.base import SchedulerBase
 
 
 class SnakemakeJob(Protocol):
-    """The part of a job that decides when it starts."""
+    """Properties of a job that determine when it starts."""
 
     @property
     def priority(self) -> int: ...
@@ -25,16 +25,18 @@ JobType = TypeVar("JobType", bound=SnakemakeJob)
 
 
 def is_host_resource(name: str) -> bool:
-    """Return whether a resource counts the hosts of a system, which every lease on that system takes."""
+    """Return whether a resource counts the hosts of a system. Every lease on that system needs such hosts."""
     return name == "hosts" or name.endswith("_hosts")
 
 
 def select_in_order(jobs: Iterable[JobType], available_resources: Mapping[str, Any]) -> list[JobType]:
-    """Select the jobs that start now, by priority: a lease waits for every lease before it that waits for the same hosts.
+    """Select the jobs that start now, by priority.
+
+    A lease waits if an earlier lease in the order of the plan waits for hosts of the same system.
 
     Args:
         jobs: jobs whose inputs are ready.
-        available_resources: amount of each resource that no job takes.
+        available_resources: amount of each resource that is free.
     """
     amounts, blocked_hosts, selection = dict(available_resources), set[str](), list[JobType]()
     for job in sorted(jobs, key=lambda candidate: -candidate.priority):
@@ -49,7 +51,7 @@ def select_in_order(jobs: Iterable[JobType], available_resources: Mapping[str, A
 
 
 class Scheduler(SchedulerBase):  # type: ignore[misc]
-    """Scheduler without state: while no job runs, everything is available, so the first lease starts and none waits for ever."""
+    """Scheduler without state. While no job runs, all resources are free, so the first lease starts and none waits for ever."""
 
     def select_jobs(
         self,

@@ -10,7 +10,7 @@ import pytest
 
 from campaign.analysis.compare import compare
 from campaign.analysis.compare.gate import parse_rule
-from campaign.analysis.published.quantities import _throughput_design
+from campaign.analysis.published.quantities import _build_throughput_design
 from campaign.analysis.published.selection import NotMeasuredError
 from campaign.analysis.recommend.advise import build_recommendation
 from campaign.analysis.recommend.objectives import parse_request
@@ -65,12 +65,14 @@ def test_more_latency_is_slower_and_breaks_its_rule(before: Tables) -> None:
 
 
 def test_a_gate_on_what_no_run_has_is_refused(before: Tables) -> None:
-    with pytest.raises(ConfigError, match="not both campaigns have the quantity 'throughput_per_s'"):
+    with pytest.raises(ConfigError, match="at least one of the campaigns lacks the quantity 'throughput_per_s'"):
         compare(before, before, [parse_rule("throughput < -5%")])
 
 
 def test_different_metrics_are_not_compared_in_silence(before: Tables) -> None:
-    with pytest.raises(ConfigError, match="compared by latency_us and after by throughput_per_s"):
+    with pytest.raises(
+        ConfigError, match="metric of campaign before is latency_us, and that of after is throughput_per_s"
+    ):
         compare(before, replace(before, context={"campaign": {"name": "after"}}))
 
 
@@ -82,17 +84,17 @@ def test_advice_is_about_the_lowest_latency(before: Tables) -> None:
         assert "µs" in answer.choice.said
         assert measured["mean"].min() * 0.99 < answer.choice.value < measured["mean"].max() * 1.01
     workloads = sorted(measured["workload"].unique())
-    with pytest.raises(ConfigError, match="needs throughput, and the campaign's metric is latency_us"):
+    with pytest.raises(ConfigError, match="needs throughput, but the primary metric of the campaign is latency_us"):
         build_recommendation(before, parse_request(["time"], [], [], workloads, []))
 
 
 def test_a_claim_of_throughput_is_not_judged_by_another_metric(before: Tables) -> None:
     with pytest.raises(
-        NotMeasuredError, match="the campaign measures latency_us; 'metric_ratio' compares such a number"
+        NotMeasuredError, match="the campaign measures latency_us; use 'metric_ratio' to compare this metric"
     ):
-        _throughput_design(before)
+        _build_throughput_design(before)
     rates = before.runs.assign(throughput_per_s=1e6 / before.runs["latency_us"])
-    assert _throughput_design(replace(before, runs=rates)).higher_is_better
+    assert _build_throughput_design(replace(before, runs=rates)).higher_is_better
 
 
 @pytest.mark.parametrize("name", ["step_median_s", "step_p95_s", "wall_s", "throughput_per_device_per_s"])

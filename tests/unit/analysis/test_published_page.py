@@ -58,7 +58,7 @@ def test_a_figure_says_what_was_published_and_what_is_here(context: dict[str, An
     section = re.search(r'<section id="node-spread".*?</section>', page(context), re.DOTALL)
     text = " ".join(re.sub(r"<[^>]+>", "", section[0]).split(" "))
     said = "Published: four GPUs on two hosts instead of one lose 8.1 % of throughput (TF-ResNet50, A100, 4 devices, 2 hosts, "
-    assert f"{said}2 devices a host, against 1 host); here: loss of throughput 8.1\u202f% [" in text
+    assert f"{said}2 devices per host, against 1 host); measured here: loss of throughput 8.1\u202f% [" in text
     assert "]: agrees, with another program (program resnet50 instead of tf-resnet50) [faster, section 3.1" in text
     assert "FP16" not in text  # the claims of other figures stand beside those
 
@@ -69,7 +69,10 @@ def test_all_claims_stand_in_one_table_or_say_why_not(context: dict[str, Any]) -
     section = re.search(r'<section id="published".*?</section>', whole, re.DOTALL)
     assert section[0].count('<th scope="row">') == len(context["published"]["claims"])
     assert re.search(r"29 claims: \d+ agrees?, \d+ agree with another program, ", section[0])
-    assert "<td>near linear up to 20 devices, taken as at least 90\u202f%</td><td>efficiency " in section[0]
+    assert (
+        "<td>near linear up to 20 devices, judged as an efficiency of at least 90\u202f%</td><td>efficiency "
+        in section[0]
+    )
     assert "<td>fits</td><td>fits</td>" in section[0]
     assert "10.1145/3569951.3593601" in section[0]
 
@@ -115,6 +118,6 @@ def test_the_command_shows_campaigns_beside_their_claims_and_counts_them(tmp_pat
         main, ["published", str(tmp_path), "--output", str(tmp_path / "page.html")], terminal_width=200
     )
     assert done.exit_code == 0, done.output
-    assert "2 of 11 claims can be reached: 2 inside the stated range" in " ".join(done.output.split())
+    assert "2 of 11 claims can be checked: 2 inside the stated range" in " ".join(done.output.split())
     whole = (tmp_path / "page.html").read_text()
-    assert "<b>2 of 11 claims can be reached" in whole
+    assert "<b>2 of 11 claims can be checked" in whole

@@ -69,9 +69,9 @@ def test_every_claim_that_the_study_can_show_agrees(name: str) -> None:
 
 def test_what_a_study_leaves_out_is_listed_with_the_reason() -> None:
     missing = {of: claim["reason"] for of, claim in claims("falcon").items() if claim["verdict"] == "not measured here"}
-    assert missing["falcon.f15.nvme_dir"] == "no two measured cells differ in this alone"
+    assert missing["falcon.f15.nvme_dir"] == "no two measured cells differ only in the claimed property"
     assert all(missing.values())
-    assert claims("faster")["faster.f6.cv.order"]["reason"] == "one workload stands for both models"
+    assert claims("faster")["faster.f6.cv.order"]["reason"] == "the same workload represents both models"
 
 
 def test_node_spread_shows_the_published_drops() -> None:
@@ -186,5 +186,5 @@ def test_a_reference_that_is_not_there_is_an_error_of_the_campaign(tmp_path: Any
 
     text = (reference.CAMPAIGNS / "remote-study.yaml").read_text(encoding="utf-8")
     (tmp_path / "c.yaml").write_text(text.replace("[bitfusion]", "[bitfusio]"), encoding="utf-8")
-    with pytest.raises(ConfigError, match="bitfusio: not a set of published claims"):
+    with pytest.raises(ConfigError, match="bitfusio: there is no such set of published claims"):
         load_campaign(tmp_path / "c.yaml")

@@ -78,7 +78,7 @@ def test_the_score_counts_what_is_reached() -> None:
     assert [classify_nearness(each) for each in claims] == ["inside", "near", "off", "off", "off", None, None]
     found = score_claims(claims)
     assert (found.claims, found.reached, found.inside, found.near, found.confident) == (7, 5, 1, 1, 1)
-    assert str(found).startswith("5 of 7 claims can be reached: 1 inside the stated range, 1 within 10 % of it")
+    assert str(found).startswith("5 of 7 claims can be checked: 1 inside the stated range, 1 within 10 % of it")
     assert str(found).endswith("1 direction reversed with confidence")
 
 

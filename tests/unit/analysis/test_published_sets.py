@@ -86,15 +86,15 @@ def test_a_set_of_ones_own_is_read_by_its_path(tmp_path: Path) -> None:
     [
         ({"valu": 5}, "claims.0.valu"),
         ({"kind": "guess"}, "claims.0.kind"),
-        ({"accept": [6, 4]}, "ends before it starts"),
+        ({"accept": [6, 4]}, "has a lower bound above its upper bound"),
         ({"not_here": "why"}, "either `here` or `not_here`"),
         ({"here": None}, "either `here` or `not_here`"),
-        ({"here": {"compute": "throughput_ratio", "of": "host == 2"}}, "which is no axis"),
+        ({"here": {"compute": "throughput_ratio", "of": "host == 2"}}, "which is not an axis"),
         (
             {"here": {"compute": "throughput_ratio", "models": ["AlexNet"]}},
-            "own.one: models that the set does not list",
+            "own.one: unknown models",
         ),
-        ({"here": {"compute": "throughput_ratio", "vary": ["colour"]}}, "own.one: not axes: colour"),
+        ({"here": {"compute": "throughput_ratio", "vary": ["colour"]}}, "own.one: unknown axes: colour"),
     ],
 )
 def test_what_is_wrong_in_a_set_is_named(changes: dict[str, Any], words: str) -> None:
@@ -118,7 +118,7 @@ def test_sets_in_results_may_have_keys_of_predictions_and_files_may_not() -> Non
 def test_claims_that_stand_twice_are_named() -> None:
     twice = _set()
     twice["claims"] *= 2
-    with pytest.raises(ConfigError, match=r"duplicate claims: own\.one"):
+    with pytest.raises(ConfigError, match=r"the ids of claims must be unique; duplicates: own\.one"):
         published_file.from_document(twice, "own")
 
 

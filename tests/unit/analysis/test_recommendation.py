@@ -82,7 +82,7 @@ def test_a_planted_tie_is_called_a_tie_and_the_fewest_devices_are_named_first() 
     assert tied.choice.configuration == "local-4"
     assert [each.configuration for each in tied.tied] == ["local-8-use4"]
     assert tied.sentences[1].startswith(f"Tied within 5\u202f%: local-8-use4 {tied.tied[0].value:,.0f} (")
-    assert tied.sentences[1].endswith("Of those that tie, it takes the fewest devices.")
+    assert tied.sentences[1].endswith("Of the tied configurations, the recommended one needs the fewest devices.")
 
 
 def test_of_a_tie_with_as_many_devices_the_fewest_hosts_are_named_first() -> None:
@@ -106,7 +106,7 @@ def test_one_run_a_cell_tells_no_tie(planted: Tables) -> None:
     best = answer(planted_shapes.tables(repetitions=1), "throughput")
     assert not best.comparable
     assert best.choice.low is None
-    assert "ties are unknown" in best.sentences[1]
+    assert "Ties are unknown" in best.sentences[1]
 
 
 def test_cheapest_within_counts_device_hours_of_those_that_are_fast_enough(planted: Tables) -> None:
@@ -150,7 +150,7 @@ def test_a_million_samples_have_a_price_where_devices_have_one(planted: Tables) 
     assert best.choice.configuration == by_hours.choice.configuration
     assert best.choice.value == pytest.approx(3.0 * 1e6 / by_hours.choice.value)
     assert best.choice.low < best.choice.value < best.choice.high
-    assert "EUR a million samples" in best.choice.said
+    assert "EUR per million samples" in best.choice.said
     assert "throughput-per-price" in [each.objective for each in recommend(priced(planted, 3.0)).answers]
     none = answer(planted, "throughput-per-price")
     assert none.choice is None
@@ -222,7 +222,7 @@ def test_the_interval_of_a_mix_is_that_of_what_is_not_fastest_on_the_shape() -> 
     assert mix.choice.high - mix.choice.low < 0.1 * 2.0 * 0.1
     (alone,) = recommend(tables, "mix:big=0.9,small=0.1", where=["devices == 4"]).answers
     assert (alone.choice.value, alone.choice.low) == (pytest.approx(1.0), None)
-    assert alone.choice.said == "1.00×\u202fthe time of each workload’s own fastest"
+    assert alone.choice.said == "1.00×\u202fthe time on the fastest shape of each workload"
 
 
 def test_a_mix_without_a_shape_for_all_its_workloads_names_what_to_do() -> None:
@@ -231,7 +231,7 @@ def test_a_mix_without_a_shape_for_all_its_workloads_names_what_to_do() -> None:
     tables = replace(whole, cells=whole.cells[one])
     (mix,) = recommend(tables, "mix:big=0.5,small=0.5").answers
     assert mix.choice is None
-    assert "choose a precision or options with --constraint" in mix.sentences[0]
+    assert "select others with --constraint" in mix.sentences[0]
 
 
 def test_a_configuration_that_crashed_is_no_candidate(planted: Tables) -> None:
@@ -260,12 +260,12 @@ def test_a_mix_of_single_runs_has_no_interval_and_its_ties_are_not_known() -> No
     assert (mix.choice.low, mix.comparable, mix.describe_alternatives()) == (
         None,
         False,
-        "not known: one composition each",
+        "unknown: one composition each",
     )
     single = recommend(once, "throughput")
     said = build_recommendation_section(single)
     summary = said["objectives"][0]["summary"]
-    assert summary.endswith("; ties not known: one composition each.")
+    assert summary.endswith("; ties unknown: one composition each.")
     assert summary.startswith(("for big, ", "for small, "))
 
 
@@ -311,7 +311,7 @@ def test_without_the_system_no_shape_is_named_and_the_reason_is() -> None:
     document = recommend(planted_shapes.tables(system=None), "throughput")
     assert document.answers[0].choice is not None
     assert document.unmeasured == ()
-    assert any("the hosts and pool of the system are unknown" in sentence for sentence in document.basis)
+    assert any("the hosts and the pool of the system are unknown" in sentence for sentence in document.basis)
 
 
 def test_the_pool_is_what_the_system_says_and_may_be_used() -> None:
@@ -351,7 +351,7 @@ def test_every_shape_that_the_numbers_allow_is_listed_and_no_other(planted: Tabl
         (["mix:huge=1"], [], [], "huge"),
         ([], ["devcies < 3"], [], "did you mean 'devices'"),
         ([], ["not extrapolated"], [], "extrapolated"),
-        ([], [], ["huge"], "there are: big"),
+        ([], [], ["huge"], "measured workloads: big"),
     ],
 )
 def test_what_is_not_understood_is_said_with_what_is_allowed(
@@ -467,4 +467,4 @@ def test_the_command_answers_from_a_directory_of_results(written: Path) -> None:
     assert shown.exit_code == 0
     assert "local-4" in shown.output
     assert run.invoke(main, ["recommend", str(written), "--objective", "best"]).exit_code != 0
-    assert "nobody measured: 1x2-hybrid, 1x4-hybrid." in shown.output
+    assert "unmeasured shapes: 1x2-hybrid, 1x4-hybrid." in shown.output

@@ -109,7 +109,7 @@ def test_a_spread_is_read_from_words_and_an_error_says_how_to_write_it() -> None
     found = parse_spread("composition 2 %, run 0.5")
     assert (found.composition_pct, found.run_pct, found.step_pct) == (2.0, 0.5, ASSUMED_PCT["step"])
     with pytest.raises(
-        ConfigError, match="'host 3' is no standard deviation of composition, run or step; write it like"
+        ConfigError, match="'host 3' is not the standard deviation of a composition, run or step; write"
     ):
         parse_spread("composition 2 %, host 3")
 

@@ -121,7 +121,7 @@ def listless(members: dict[str, bytes]) -> None:
         (escape, "'../outside.json' points outside"),
         (absolute, "points outside"),
         *(
-            (planted(name), f"'{name}' is none that 'campaign archive' packs")
+            (planted(name), f"'campaign archive' never packs member '{name}'")
             for name in (
                 "work/1x1-local/submitit/71_0_result.pkl",
                 "work/1x1-local/job.json",
@@ -136,7 +136,7 @@ def listless(members: dict[str, bytes]) -> None:
         ),
         (no_index, "was not made by 'campaign archive'"),
         (listless, "lists no checksums"),
-        (future, "'archive/99'; this version reads 'archive/3'"),
+        (future, "'archive/99', but this version reads only 'archive/3'"),
     ],
 )
 def test_every_damage_is_named(

@@ -98,7 +98,7 @@ def test_a_damaged_or_foreign_file_is_not_written_over(
 def test_a_damaged_record_is_named_and_nothing_is_written(campaign: Campaign, results: Path, tmp_path: Path) -> None:
     path = first_record(results)
     path.write_text("{}")
-    with pytest.raises(ArchiveError, match=f"{path.name}: is damaged"):
+    with pytest.raises(ArchiveError, match=f"{path.name} is damaged"):
         write_archive(campaign, results, tmp_path / "new" / "a.zip")
     assert list((tmp_path / "new").iterdir()) == []
 

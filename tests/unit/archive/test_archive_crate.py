@@ -153,11 +153,11 @@ def no_entities(document: Document) -> None:
     ("change", "words"),
     [
         (other_profile, "does not conform to https://w3id.org/ro/wfrun/workflow/0.5"),
-        (wrong_checksum, "'README.md' is not the file"),
+        (wrong_checksum, "'README.md' differs from its description"),
         (undescribed, "'campaign.json' is not described"),
-        (of_nothing, "'README.txt' is described, but not there"),
-        (no_root, "it is no RO-Crate"),
-        (no_entities, "it is no RO-Crate"),
+        (of_nothing, "'README.txt' is described but missing"),
+        (no_root, "it is not an RO-Crate"),
+        (no_entities, "it is not an RO-Crate"),
     ],
 )
 def test_what_is_wrong_with_a_description_is_named(
@@ -198,4 +198,4 @@ def test_an_archive_whose_description_is_gone_is_not_whole(made: tuple[Campaign,
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content)
-    assert check_archive(tmp_path / "x.zip")[1] == [f"there is no {CRATE}"]
+    assert check_archive(tmp_path / "x.zip")[1] == [f"{CRATE} is missing"]

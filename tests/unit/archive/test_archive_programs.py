@@ -75,17 +75,17 @@ def test_an_extracted_archive_says_what_the_archive_says(
     written = packed(there, out, inputs_mib=inputs_mib)
     assert list(written.programs.files_by_member) == (["config/workloads/bench.py"] if inputs_mib else [])
     assert written.programs.left_out == (
-        () if inputs_mib else ("bench.py of program: no file is packed by --inputs-mib 0",)
+        () if inputs_mib else ("bench.py of program: not packed because of --inputs-mib 0",)
     )
     before = read_plan(PlanRequest(there / "config" / "campaign.yaml", there / "results"))
     shutil.rmtree(there)
-    assert ("read them first: config/workloads/bench.py" in run("archive", "extract", out, "--into", "here")) == bool(
-        inputs_mib
-    )
+    assert (
+        "inspect them first: config/workloads/bench.py" in run("archive", "extract", out, "--into", "here")
+    ) == bool(inputs_mib)
     campaign = Path("here/small/config/campaign.yaml")
     summary = CliRunner().invoke(main, ["summary", "here/small"])
     assert "16 cells, 32 runs: 26 measured" in summary.output
-    assert "No report yet: campaign report here/small" in summary.output
+    assert "There is no report yet; 'campaign report here/small' makes it" in summary.output
     assert "error: some runs have no record" in summary.output
     run("report", "here/small", "--output", "directory.html")
     assert not Path("here/small/figures").exists(), "reading it changes nothing"
@@ -150,8 +150,8 @@ def test_programs_go_from_archive_to_archive(tmp_path: Path, absolute: bool) -> 
 @pytest.mark.parametrize(
     ("script", "wishes", "words"),
     [
-        ("#" * 2**20, {"inputs_mib": 0.5}, "1 MiB, more than 0.5 MiB"),
-        (f"x = 1\nTOKEN = '{TOKEN}'\n", {}, "has a token of Hugging Face in line 2"),
+        ("#" * 2**20, {"inputs_mib": 0.5}, "is larger than 0.5 MiB (1 MiB)"),
+        (f"x = 1\nTOKEN = '{TOKEN}'\n", {}, "contains a token of Hugging Face in line 2"),
     ],
 )
 def test_what_is_left_out_is_listed(tmp_path: Path, script: str, wishes: dict[str, Any], words: str) -> None:
@@ -189,7 +189,7 @@ def replant(path: Path, change: Callable[[dict[str, bytes]], None]) -> None:
 def test_a_program_that_was_not_measured_is_refused(there: Path, name: str) -> None:
     packed(there, there / "a.zip")
     replant(there / "a.zip", lambda members: members.update({name: b"import os"}))
-    with pytest.raises(ArchiveError, match=rf"'{name}' is no program or input file that was measured; do not trust"):
+    with pytest.raises(ArchiveError, match=rf"'{name}' is not a program or input file that was measured; do not trust"):
         check_archive(there / "a.zip")
 
 

@@ -58,9 +58,9 @@ def there(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("inventory {}", 0, "falcon1/drawer1/slot1"),
         ("logs {}", 0, "crashed: "),
         ("compare {} --versions none none", 1, "two different labels"),
-        ("compare falcon --versions none driver-580", 1, "falcon: is not a source of measurements"),
-        ("compare {} --versions none driver-580", 1, "no runs of it; there are: none"),
-        ("published {}", 1, "error: {}: the campaign names no `references`"),
+        ("compare falcon --versions none driver-580", 1, "falcon has no measurements"),
+        ("compare {} --versions none driver-580", 1, "has no runs of version driver-580; its versions are none"),
+        ("published {}", 1, "error: {}: the campaign has no `references`"),
     ],
 )
 def test_a_command_takes_any_of_the_three(source: str, command: str, code: int, says: str) -> None:
@@ -86,13 +86,13 @@ def test_a_summary_names_what_failed_and_its_log(source: str, monkeypatch: pytes
         ("status results", "results: this directory has the results of small; name one, such as results/small"),
         ("status config", "config: holds no results of a campaign; name a campaign file"),
         ("status config/systems/bench.yaml", "this is a system file; name a campaign file, which refers to it under `system`"),
-        ("plan config/workloads/steps.yaml", "this is a workload file; name a campaign file, which refers to it under `axes.workload`"),
+        ("plan config/workloads/steps.yaml", "which refers to it under `axes.workload`"),
         ("check config/campaign.yaml", "is a campaign file; give a system file, or a name that 'campaign systems' lists"),
-        ("redo small.zip --where batch==1", "an archive is not changed; 'campaign archive extract small.zip'"),
-        ("remove small.zip", "an archive is not changed"),
-        ("run small.zip", "an archive is not changed"),
-        ("plan small.zip --write", "small.zip: an archive is not changed"),
-        ("logs results/small --of nothing", "--of nothing: no run of this name has a record"),
+        ("redo small.zip --where batch==1", "an archive is read-only; 'campaign archive extract small.zip'"),
+        ("remove small.zip", "an archive is read-only"),
+        ("run small.zip", "an archive is read-only"),
+        ("plan small.zip --write", "small.zip: an archive is read-only"),
+        ("logs results/small --of nothing", "--of nothing: no run with a record matches"),
         ("remove config", "config: this directory has neither records nor a plan, so nothing was deleted"),
         ("release", "give a configuration, or --orphans"),
     ],
@@ -150,7 +150,7 @@ def test_results_are_removed_after_a_question_and_not_while_in_use(
     assert run("release", "1x1-fabric", "results/small").exit_code == 0
     assert "deleted results/small" in run("remove", "--yes").output
     assert not results.directory.exists()
-    assert "there are no results of config/campaign.yaml yet" in run("remove", "--yes").output
+    assert "config/campaign.yaml has no results yet" in run("remove", "--yes").output
 
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="takes the rights of root away")

@@ -40,11 +40,8 @@ def test_writing_again_says_what_it_kept(place: Path) -> None:
     paths[0].unlink()
     change(paths[1])
     output = run().output
-    assert (
-        f"1 files that only the existing archive had were kept: records/{paths[0].parent.name}/{paths[0].name}"
-        in output
-    )
-    assert "1 records of the existing archive were measured again; the old ones are in superseded/" in output
+    assert f"kept 1 file that only the existing archive had: records/{paths[0].parent.name}/{paths[0].name}" in output
+    assert "moved 1 record of the existing archive, whose runs were measured again, to superseded/" in output
 
 
 def test_verify_says_that_it_is_whole_or_what_is_not(place: Path) -> None:
@@ -55,7 +52,7 @@ def test_verify_says_that_it_is_whole_or_what_is_not(place: Path) -> None:
     Path("a.zip").write_bytes(Path("a.zip").read_bytes()[:-40])
     result = run("verify", "a.zip")
     assert result.exit_code == 1
-    assert "error: a.zip: is not a complete archive" in result.output
+    assert "error: a.zip is not a complete archive" in result.output
 
 
 def test_extract_says_how_to_go_on(place: Path) -> None:

@@ -206,7 +206,10 @@ def test_what_contradicts_itself_in_a_file_alone_is_told(run: Run, tmp_path: Pat
     system = run("validate", str(campaign.parent / "systems/bench.yaml"), results=False)
     assert system.exit_code == 1
     assert "devices.gpu: no host and no pool entry has this device" in system.output
-    assert "slurm.overrides.0.when: 'host > 1' names 'host', which is no axis; did you mean 'hosts'?" in system.output
+    assert (
+        "slurm.overrides.0.when: 'host > 1' contains 'host', which is not an axis; did you mean 'hosts'?"
+        in system.output
+    )
     workload = run("validate", str(campaign.parent / "workloads/program.yaml"), results=False)
     assert workload.exit_code == 1
     assert "command.1: '{btch}' is not known; did you mean 'batch'?" in workload.output
@@ -232,10 +235,10 @@ def test_compose_verify_release_by_hand(run: Run, campaign: Path) -> None:
     assert "kept-1x2-fabric" in run("inventory", str(campaign)).output
     # It is kept on purpose: not an orphan although the process that composed it has ended.
     orphans = run("release", "--orphans", "--campaign", str(campaign))
-    assert "no lease without an owner" in orphans.output
+    assert "no lease was left behind" in orphans.output
     assert "released" in run("release", "1x2-fabric", "--campaign", str(campaign)).output
     assert "no composition is held" in run("verify", str(campaign)).output
-    assert "nothing is kept" in run("release", "1x2-fabric", "--campaign", str(campaign)).output
+    assert "no composition is kept" in run("release", "1x2-fabric", "--campaign", str(campaign)).output
     assert "no configuration '1x9'" in run("release", "1x9", "--campaign", str(campaign)).output
 
 
@@ -252,7 +255,7 @@ def test_compose_on_chosen_hosts_under_a_name(run: Run, campaign: Path) -> None:
     assert elsewhere.exit_code == 1
     assert "on host2" in elsewhere.output
     unknown = run("compose", "1x2-fabric", "--hosts", "host1,host9", *options)
-    assert "no host host9; there are: host1, host2" in unknown.output
+    assert "has no host host9; it has: host1, host2" in unknown.output
     assert "one: released" in run("release", "1x2-fabric", "--name", "one", *options).output
     kept = run("inventory", str(campaign)).output
     assert "kept-one" not in kept
@@ -262,7 +265,7 @@ def test_compose_on_chosen_hosts_under_a_name(run: Run, campaign: Path) -> None:
 def test_compose_names_the_configurations_there_are(run: Run, campaign: Path) -> None:
     result = run("compose", "1x9-local", str(campaign))
     assert result.exit_code == 1
-    assert "there are: 1x1-local" in result.output
+    assert "it has: 1x1-local" in result.output
 
 
 def test_status_of_a_campaign_that_was_never_run(run: Run, campaign: Path) -> None:
@@ -281,7 +284,7 @@ def test_status_after_a_part_was_run_is_of_that_part(run: Run, campaign: Path, t
         if (cell["configuration"], cell["batch"]) != ("1x1-local", 1):
             path.unlink()
     of_part = run("status", str(campaign))
-    assert f"4 of 4 runs of the part that was asked for last (where {where}; --all shows the whole" in of_part.output
+    assert f"4 of 4 runs of the part that was requested last (where {where}; --all shows the whole" in of_part.output
     assert "to do" not in of_part.output
     assert "4 of 32 runs have a record: 4 ok" in run("status", str(campaign), "--all").output
     assert "0 of 8 runs of the part" in run("status", str(campaign), "--where", "configuration == '1x2-local'").output
@@ -326,7 +329,7 @@ def test_a_practice_cluster_is_found_without_a_variable(tmp_path: Path, monkeypa
     monkeypatch.setenv("SLURM_CONF", "set, so that it is restored")
     monkeypatch.delenv("SLURM_CONF")
     monkeypatch.setattr(practice_cluster, "_SITE_SLURM_CONF", tmp_path / "none")
-    monkeypatch.setattr(practice_cluster, "default_directory", lambda: tmp_path / "cluster")
+    monkeypatch.setattr(practice_cluster, "get_default_directory", lambda: tmp_path / "cluster")
     conf = tmp_path / "cluster" / "etc" / "slurm.conf"
     conf.parent.mkdir(parents=True)
     conf.write_text("")

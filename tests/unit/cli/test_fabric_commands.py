@@ -102,7 +102,7 @@ def test_a_site_that_is_as_its_file_says_is_ready(place: Place) -> None:
     assert done.exit_code == 0, done.output
     assert "4 cpu-rank, as in the system file" in done.output
     assert re.search(r"composed cpu-rank onto host\d: fabric \d", done.output)
-    assert "nothing is left" in done.output
+    assert "everything was released" in done.output
     assert "unverified" in done.output
     assert done.output.rstrip().splitlines()[-1].startswith("Ready")
     assert len(place.rack.list_free_devices()) == 4
@@ -126,7 +126,7 @@ def test_a_pool_that_differs_from_the_file_is_told(place: Place) -> None:
     place.write()
     done = place.fabric("check", "--yes")
     assert done.exit_code == 1
-    assert "4 cpu-rank found, the system file lists 6" in done.output
+    assert "4 cpu-rank found, but the system file lists 6" in done.output
     assert "nothing was changed" in done.output
     assert place.rack.changes == 0
 
@@ -231,7 +231,7 @@ def test_a_host_that_cannot_be_asked_is_the_cause_until_it_is_mended(
         for _ in range(2):
             done = place.compose()
             assert done.exit_code == 1
-            assert "http://127.0.0.1:1: cannot be reached" in done.output
+            assert "http://127.0.0.1:1: the service cannot be reached" in done.output
         assert place.rack.changes == 0  # nothing is attached that could not be detached
         place.write(poll_s=0)
         assert place.compose().exit_code == 0
@@ -242,7 +242,7 @@ def test_a_host_that_cannot_be_asked_is_the_cause_until_it_is_mended(
             place.compose("--name", "other"),  # it would need what is held
         ):
             assert done.exit_code == 1
-            assert "http://127.0.0.1:1: cannot be reached" in done.output
+            assert "http://127.0.0.1:1: the service cannot be reached" in done.output
         assert len(place.rack.list_free_devices()) == 2
         done = place.fabric("reconcile", "--release", "--grace", "0", "--force")
         assert done.exit_code == 0, done.output
@@ -268,7 +268,9 @@ def test_a_live_lease_of_other_results_is_released_only_by_the_name_of_its_owner
     journals.rename(place.directory / "theirs")
     release = ("reconcile", "--grace", "0", "--release", "--unjournaled")
     done = place.fabric(*release)
-    assert re.search(r"^\S+ of (\S+): other owner: .* may be using it, .* add --of \1$", done.output, re.MULTILINE)
+    assert re.search(
+        r"^\S+ of (\S+): other owner: .* may be in use; .* add --of \1 if it is not\)$", done.output, re.MULTILINE
+    )
     assert len(place.rack.list_free_devices()) == 2
     done = place.fabric(*release[:-1], "--of", getpass.getuser())
     assert (done.exit_code, "add --unjournaled" in done.output) == (1, True)
@@ -314,13 +316,16 @@ def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["nothing"], "no emulator of kind 'nothing'; there are"),
-        (["liqid", "--device", "gpu:a100"], "KIND:MODEL:COUNT is needed"),
+        (["nothing"], "no emulator of kind 'nothing'; use one of"),
+        (["liqid", "--device", "gpu:a100"], "use KIND:MODEL:COUNT"),
         (["liqid", "--fault", "explode,POST,/"], "KIND is one of drop_before"),
-        (["liqid", "--option", "looks"], "NAME=VALUE is needed"),
+        (["liqid", "--option", "looks"], "use NAME=VALUE"),
         (["redfish", "--option", "colour=blue"], "redfish: 1 validation error"),
         (["liqid", "--option", "colour=blue"], "unexpected keyword argument 'colour'"),
-        (["pyproject.yaml"], "pyproject.yaml: No such file or directory; give a file of 'campaign fabric record'"),
+        (
+            ["pyproject.yaml"],
+            "pyproject.yaml: No such file or directory; use a recording from 'campaign fabric record'",
+        ),
     ],
 )
 def test_what_cannot_be_emulated_is_told(words: list[str], told: str, tmp_path: Path) -> None:
@@ -357,7 +362,7 @@ def test_a_recording_names_nobody_and_replays_to_the_same_verdicts(
         done = place.fabric("record", *asked, answer="n\n")
         assert done.exit_code == 0, done.output
         assert not file.exists()
-        assert "Replaced:" in done.output
+        assert "Replaced words:" in done.output
         done = place.fabric("record", *asked, "--yes")
         assert done.exit_code == 0, done.output
         assert "FAIL" not in done.output
@@ -418,12 +423,12 @@ def test_a_trial_that_cannot_detach_says_how_to_and_does_not_replace_a_file_unas
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda text: text[: text.index("status: 200")], "exchange 1 .* needs a number as `status`, or `lost`"),
+        (lambda text: text[: text.index("status: 200")], "exchange 1 .* has neither a number as `status` nor `lost`"),
         (lambda text: text.partition("exchanges:")[0], "`exchanges` is missing"),
         (lambda text: text.replace("login: false", ""), "`login` is missing"),
-        (lambda text: text.replace("status: 200", "status: fine", 1), "exchange 1 .* needs a number as `status`"),
-        (lambda text: text.replace("recording/1", "recording/9"), "'recording/9' is not read by this version"),
-        (lambda text: "[]", "no `schema_version`"),
+        (lambda text: text.replace("status: 200", "status: fine", 1), "exchange 1 .* has neither a number as `status`"),
+        (lambda text: text.replace("recording/1", "recording/9"), "cannot read `schema_version` 'recording/9'"),
+        (lambda text: "[]", "`schema_version` is missing"),
     ],
 )
 def test_a_damaged_recording_is_not_replayed(damage: Callable[[str], str], told: str, tmp_path: Path) -> None:
@@ -436,8 +441,8 @@ def test_a_damaged_recording_is_not_replayed(damage: Callable[[str], str], told:
 
 
 def test_a_trial_names_what_is_free(place: Place) -> None:
-    for trial, told in ((("gpu9", "host1"), "free are: gpu1" if place.document["fabric"]["kind"] == "liqid" else "free are:"),
-                        (("gpu1", "host9"), "free are: host1, host2")):  # fmt: skip
+    free_devices = "free devices: gpu1" if place.document["fabric"]["kind"] == "liqid" else "free devices:"
+    for trial, told in ((("gpu9", "host1"), free_devices), (("gpu1", "host9"), "free hosts: host1, host2")):
         done = place.fabric("record", "--yes", "--trial", *trial)
         assert done.exit_code == 1
         assert told in done.output
@@ -467,7 +472,7 @@ def test_a_model_that_the_file_does_not_know_is_offered_as_the_fabric_calls_it(t
         place.document |= {"pool": [{"kind": "gpu", "model": "a100", "count": 2}], "devices": {}}
         place.write()
         told = place.fabric("check", "--look-only").output
-        assert "0 a100 found, the system file lists 2; the fabric has 'NVIDIA A100-PCIE-40GB'" in told
+        assert "0 a100 found, but the system file lists 2; the fabric has 'NVIDIA A100-PCIE-40GB'" in told
         place.write(models={"NVIDIA A100-PCIE-40GB": "a100"})
         told = place.fabric("check", "--look-only").output
         assert "2 a100, as in the system file" in told  # not three: the drive is no device, whatever its model
@@ -478,7 +483,7 @@ def test_a_service_that_composes_nothing_is_told_early(tmp_path: Path) -> None:
     with checked(tmp_path, [("gpu", "cpu-rank", 2)], composes=False) as place:
         done = place.fabric("check", "--yes")
         assert done.exit_code == 1
-        assert "shows its blocks and composes nothing" in done.output
+        assert "lists its blocks but cannot compose systems" in done.output
         assert "composing failed" not in done.output
 
 
@@ -492,8 +497,8 @@ def test_plain_http_is_refused_unless_the_file_says_that_it_is_a_tunnel(tmp_path
         place.write(**plain)
         done = place.fabric("check", "--look-only")
         assert done.exit_code == 1
-        assert "anybody on the network can read the password" in done.output
+        assert "anyone on the network can read the password" in done.output
         place.write(**plain, tunnel=True)
         done = place.fabric("check", "--look-only")
         assert done.exit_code == 0, done.output
-        assert "it is a tunnel" in done.output
+        assert "the system file declares a tunnel" in done.output

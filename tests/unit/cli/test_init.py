@@ -40,6 +40,6 @@ def test_no_file_that_exists_is_changed(tmp_path: Path) -> None:
     own.write_text("name: mine\n")
     result = CliRunner().invoke(main, ["init", str(tmp_path)])
     assert result.exit_code == 1
-    assert "config/campaign.yaml exist already" in result.output
+    assert "already contains config/campaign.yaml" in result.output
     assert own.read_text() == "name: mine\n"
     assert not (tmp_path / "workflow").exists()

@@ -56,9 +56,9 @@ def test_an_option_that_means_nothing_is_one_message(command: str, tmp_path: Pat
         ({"system.slurm": {"account": ""}}, "slurm.account"),
         ({"system.slurm": {"slurmd": {"stop": ["true"], "start": []}}}, "slurm.slurmd.start"),
         ({"system.slurm": {"devices_command": []}}, "slurm.devices_command"),
-        ({"campaign.title": "a\u202egpj.exe"}, "title: has the character U+202E"),
-        ({"campaign.title": "a\0b"}, "title: has the character U+0000"),
-        ({"system.notes": ["\x1b[2J"]}, "notes.0: has the character U+001B"),
+        ({"campaign.title": "a\u202egpj.exe"}, "title: the text contains the character U+202E"),
+        ({"campaign.title": "a\0b"}, "title: the text contains the character U+0000"),
+        ({"system.notes": ["\x1b[2J"]}, "notes.0: the text contains the character U+001B"),
     ],
 )
 def test_a_value_that_means_nothing_is_named(changes: dict[str, object], place: str, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_try_shows_which_lines_looked_near() -> None:
         (["try", "program", "--option", "Extra=1"], "use lower-case letters"),
         (["try", "program", "--system", "no-such"], "no system 'no-such'"),
         (["try", "tasks"], "srun needs a Slurm job"),
-        (["try", "packed"], "is no virtual environment"),
+        (["try", "packed"], "is not a virtual environment"),
         (
             ["parse", "progam", "config/workloads/steps.yaml"],
             "neither a workload nor a parser; did you mean 'program'?",
@@ -217,56 +217,59 @@ def test_parse_shows_what_each_own_parser_matched_and_left_out(here: Path) -> No
     assert rows == [("step_time_s", r"step (\S+)", 5, 2, 3), ("loss", "loss", 1, 0, 1)]
     assert found["steps"]["measured"] == 3
     assert not any("to be measured" in flag for flag in found.get("flags", []))
-    assert "Own parsers" in command("parse", "program", "saved.log").output
+    assert "Matches of the workload's own parsers" in command("parse", "program", "saved.log").output
     flagged = told("parse", "program", "saved.log", "--steps", "2")["flags"]
-    assert any("3 steps were found, and 2 were to be measured" in flag for flag in flagged)
+    assert any("the log has 3 steps instead of the 2 to measure" in flag for flag in flagged)
 
 
 def test_parse_refuses_the_output_of_another_program_of_the_same_suite(here: Path) -> None:
     (here / "saved.log").write_text((LOGS / "osu/reduce.log").read_text())
     found = told("parse", "osu-latency", "saved.log", code=1)
-    assert found["failure"]["reason"] == "the output is of osu_reduce, and the command starts osu_latency"
+    assert found["failure"]["reason"] == "the output is from osu_reduce, but the command starts osu_latency"
     assert told("parse", "osu", "saved.log")["status"] == "ok"
 
 
 def test_parse_lists_the_tests_of_a_log_and_reads_the_one_that_is_chosen(here: Path) -> None:
     (here / "saved.log").write_text(OSU + (LOGS / "osu/reduce.log").read_text())
     reason = told("parse", "osu", "saved.log", code=1)["failure"]["reason"]
-    assert "2 tests in one log (1: osu_bw bandwidth_peak_gb_per_s 24, 2: osu_reduce" in reason
+    assert "the log has 2 tests (1: osu_bw bandwidth_peak_gb_per_s 24, 2: osu_reduce" in reason
     found = told("parse", "osu-bw", "saved.log", "--test", "1")
     assert (found["status"], list(found["curves"])) == ("ok", ["bandwidth"])
     (here / "saved.log").write_text("hello\n")
-    assert "no test 2 in the log" in told("parse", "osu", "saved.log", "--test", "2", code=1)["failure"]["reason"]
+    assert (
+        "the log has no test 2, only 1 test"
+        in told("parse", "osu", "saved.log", "--test", "2", code=1)["failure"]["reason"]
+    )
 
 
 def test_parse_of_several_tests_by_the_wrong_parser_says_whose_they_are(here: Path) -> None:
     (here / "saved.log").write_text(OSU + (LOGS / "osu/reduce.log").read_text())
-    assert "try the parser 'osu'" in told("parse", "hpl", "saved.log", code=1)["hints"][0]
+    assert "use 'parser: osu'" in told("parse", "hpl", "saved.log", code=1)["hints"][0]
 
 
 def test_parse_tells_what_matched_and_is_no_number(here: Path) -> None:
     (here / "saved.log").write_text("rate: 1,234.5 samples/s\n")
     said = command("parse", "program", "saved.log").output
-    assert "matched, but not a number: throughput_per_s (rate: (\\S+)) matched '1,234.5'" in " ".join(said.split())
+    assert "a match is not a number: throughput_per_s (rate: (\\S+)) matched '1,234.5'" in " ".join(said.split())
 
 
 def test_parse_of_another_programs_log_says_whose_it_is(here: Path) -> None:
     (here / "saved.log").write_text(P2P)
     found = told("parse", "hpl", "saved.log", code=1)
     assert found["status"] == "incomplete"
-    assert "try the parser 'p2p_bandwidth_latency'" in found["hints"][0]
+    assert "use 'parser: p2p_bandwidth_latency'" in found["hints"][0]
 
 
 def test_parse_says_why_a_program_failed_where_its_log_does(here: Path) -> None:
     (here / "saved.log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
     found = told("parse", "nvidia_bert", "saved.log", code=1)
-    assert "the device's memory was not enough" in found["hints"][0]
+    assert "the device ran out of memory" in found["hints"][0]
 
 
 def test_hints_end_even_where_there_is_nothing_to_say() -> None:
     assert collect_hints(Log.from_text(""), "hpl", ()) == [
-        "the log is empty: did the program write to a file of its own?"
+        "the log is empty; does the program write its results to a file?"
     ]
     assert collect_hints(Log.from_text("hello\n"), "hpl", ()) == [
-        "no line of the log has a number that looks like a rate, a time or a bandwidth"
+        "no line of the log looks like a rate, a time or a bandwidth"
     ]

@@ -391,7 +391,7 @@ def test_two_allocations_at_once_are_noted() -> None:
     ask(emulator, "DELETE", detach("000C00"))
     for thread in boxes_at_work:
         thread.join()
-    assert ["another runs on this box" in one for one in emulator.violations] == [True]
+    assert ["is running on this box" in one for one in emulator.violations] == [True]
     assert len(emulator.rack.list_free_devices()) == 3
 
 
@@ -460,7 +460,7 @@ def test_status_and_strange_records_are_switches() -> None:
 
 
 def test_what_does_not_fit_in_a_box_is_no_box() -> None:
-    with pytest.raises(ValueError, match="only GPUs are known"):
+    with pytest.raises(ValueError, match="contain only GPUs"):
         open_emulator(build_rack(["host1"], [("nvme", "ssd", 1)]))
     with pytest.raises(ValueError, match="8 host ports"):
         open_emulator(build_rack([f"host{n}" for n in range(9)], [("gpu", "a100", 1)]))

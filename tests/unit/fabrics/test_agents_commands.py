@@ -74,7 +74,10 @@ def test_gpus_of_a_host_whose_tool_fails_are_not_missing(host: EmulatedHost) -> 
     (host.bin / "nvidia-smi").write_text(
         "#!/bin/sh\necho 'Unable to determine the device handle: GPU is lost'\nexit 15\n"
     )
-    with pytest.raises(FabricError, match=r"c1: its devices cannot be listed: nvidia-smi ended with 15: .*GPU is lost"):
+    with pytest.raises(
+        FabricError,
+        match=r"c1: the devices of the host cannot be listed: nvidia-smi ended with exit code 15: .*GPU is lost",
+    ):
         host.agent().list_devices("c1")
 
 
@@ -120,7 +123,7 @@ def test_what_is_no_host_is_not_given_to_ssh(name: str, ssh: Path) -> None:
 
 def test_a_host_that_cannot_be_reached(ssh: Path) -> None:
     with pytest.raises(
-        FabricError, match=r"down: cannot be reached by `ssh -o BatchMode=yes down`: .*Connection refused"
+        FabricError, match=r"down: `ssh -o BatchMode=yes down` cannot reach the host: .*Connection refused"
     ):
         shell.open_agent(AgentOptions(kind="ssh")).list_devices("down")
 
@@ -130,7 +133,9 @@ def test_the_exit_code_of_ssh_proves_nothing(code: int, host: EmulatedHost, ssh:
     agent = shell.open_agent(AgentOptions(kind="ssh", sudo=()), root=host.root, processes=host.processes)
     program = host.bin / "ssh"
     program.write_text(f"#!/bin/sh\necho nothing was done; exit {code}\n")
-    with pytest.raises(FabricError, match=r"cannot be reached|did not end on the host: nothing was done"):
+    with pytest.raises(
+        FabricError, match=r"cannot reach the host|before the command on the host did: nothing was done"
+    ):
         agent.rescan("c1")
     assert (host.root / "sys/bus/pci/rescan").read_text() == ""
     # The command ends well, and fails, whatever ssh says afterwards.
@@ -142,7 +147,7 @@ def test_the_exit_code_of_ssh_proves_nothing(code: int, host: EmulatedHost, ssh:
 
 
 def test_a_command_without_a_host_is_refused() -> None:
-    with pytest.raises(ConfigError, match=re.escape("command: 'ssh gateway' has no {host}")):
+    with pytest.raises(ConfigError, match=re.escape("command: 'ssh gateway' does not contain {host}")):
         open_agent(AgentOptions(kind="ssh", command=("ssh", "gateway")), 1)
 
 
@@ -169,7 +174,7 @@ def test_what_does_not_end_is_ended_with_what_it_started_and_told(tmp_path: Path
 
 
 def test_a_program_that_is_not_there_is_told() -> None:
-    with pytest.raises(FabricError, match="c1: no-such-program cannot be run: No such file"):
+    with pytest.raises(FabricError, match="c1: the command no-such-program cannot be run: No such file"):
         run_locally("c1", ["no-such-program"], 9)
 
 

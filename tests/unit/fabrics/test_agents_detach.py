@@ -57,7 +57,7 @@ def test_a_drain_that_is_not_supported_matters_outside_virtual_machines_only(emu
             host.agent().detach("c1", [device])
             assert host.functions == []
         else:
-            with pytest.raises(FabricError, match=r"`nvidia-smi drain -m 1` ended with 3: .*Not Supported"):
+            with pytest.raises(FabricError, match=r"`nvidia-smi drain -m 1` ended with exit code 3: .*Not Supported"):
                 host.agent().detach("c1", [device])
             assert host.functions == ["0000:31:00.0"]
 
@@ -108,7 +108,7 @@ def test_who_computes_is_named_and_nothing_is_changed_to_any_device(emulated: Ho
     (host.state / "gpus/0000:32:00.0/apps").write_text("4711, /usr/bin/python3\n")
     with pytest.raises(HostBusy, match=r"c1: gpu GPU-00000002.* pid 4711 /usr/bin/python3") as caught:
         host.agent().detach("c1", both)
-    assert caught.value.holders == ("pid 4711 /usr/bin/python3 computing",)
+    assert caught.value.holders == ("pid 4711 /usr/bin/python3 (computing)",)
     assert host.changes == []
 
 
@@ -251,7 +251,7 @@ def test_a_step_that_fails_names_itself(emulated: Hosts) -> None:
     (host.bin / "rm").write_text("#!/bin/sh\necho 'rm: Operation not permitted' >&2\nexit 1\n")
     (host.bin / "rm").chmod(0o755)
     with pytest.raises(
-        FabricError, match=r"c1: gpu GPU-.* `rm -f .*nvidia1` ended with 1: rm: Operation not permitted"
+        FabricError, match=r"c1: gpu GPU-.* `rm -f .*nvidia1` ended with exit code 1: rm: Operation not permitted"
     ):
         host.agent().detach("c1", [device])
     assert host.functions == ["0000:31:00.0"]

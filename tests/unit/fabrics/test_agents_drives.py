@@ -35,7 +35,7 @@ def test_a_removal_that_hangs_is_told_and_not_begun_twice(emulated: Hosts) -> No
     device = one(host, host.drive())
     with hanging(host, device.address):
         for attempt in (1, 2):
-            with pytest.raises(HostBusy, match="is still being removed: the kernel waits") as caught:
+            with pytest.raises(HostBusy, match="is still being removed, because the kernel waits") as caught:
                 host.agent(processes=Path("/proc")).detach("c1", [device])
             (holder,) = caught.value.holders
             assert Path(f"/proc/{holder.split()[1]}").exists()

@@ -60,7 +60,10 @@ def test_it_tells_what_the_rack_has_attached(server: ControlPlaneServer) -> None
 
 
 def test_a_host_that_it_does_not_know_is_an_error_and_its_name_stays_one_word(server: ControlPlaneServer) -> None:
-    with pytest.raises(FabricError, match=r"GET https.*/_hosts/mars/devices: refused: HTTP 404 .*hosts are c1, c2"):
+    with pytest.raises(
+        FabricError,
+        match=r"GET https.*/_hosts/mars/devices: the service refuses the request: HTTP 404 .*hosts are c1, c2",
+    ):
         agent(server).list_devices("mars")
     with pytest.raises(FabricError, match="404"):
         agent(server).list_devices("c2/../c1")
@@ -91,7 +94,7 @@ def test_what_describes_no_devices_is_an_error_that_names_the_address(body: Any,
     assert isinstance(server.emulator, Site)
     server.emulator.reply = Reply(200, body)
     with pytest.raises(
-        FabricError, match=r"/site/c1: (a JSON list of devices was expected|an entry describes no device)"
+        FabricError, match=r"/site/c1: (the answer is not a JSON list of devices|an entry is not a valid device)"
     ):
         agent(server, "/site/{host}").list_devices("c1")
 
@@ -111,7 +114,7 @@ def test_users_that_it_tells_of_keep_a_device(server: ControlPlaneServer) -> Non
     used, free = looks.list_devices("c1")
     looks.detach("c1", [free])
     looks.detach("c1", [])
-    with pytest.raises(HostBusy, match="c1: in use: GPU-AB by pid 4711 python") as caught:
+    with pytest.raises(HostBusy, match="c1: devices are in use: GPU-AB by pid 4711 python") as caught:
         looks.detach("c1", [free, replace(used, model="x")])
     assert caught.value.holders == ("pid 4711 python",)
     looks.detach("c1", [used], force=True)
@@ -128,16 +131,16 @@ def test_redirects_and_failures_are_refused(server: ControlPlaneServer) -> None:
     assert isinstance(server.emulator, Site)
     for status in (302, 401, 500, 503):
         server.emulator.reply = Reply(status, "[]", {"Location": "/site/c1"})
-        with pytest.raises(FabricError, match=f"refused: HTTP {status}"):
+        with pytest.raises(FabricError, match=f"refuses the request: HTTP {status}"):
             agent(server, "/site/{host}").list_devices("c1")
 
 
 def test_nobody_there_and_a_foreign_certificate_are_errors(server: ControlPlaneServer) -> None:
-    with pytest.raises(FabricError, match="its certificate cannot be verified"):
+    with pytest.raises(FabricError, match="the certificate cannot be verified"):
         agent(server, ca_file=None).list_devices("c1")
     looks = agent(server)
     server.close()
-    with pytest.raises(FabricError, match=r"https.*: cannot be reached \(Connection refused"):
+    with pytest.raises(FabricError, match=r"https.*: the service cannot be reached \(Connection refused"):
         looks.list_devices("c1")
 
 
@@ -145,10 +148,10 @@ def test_an_answer_that_takes_too_long_or_is_cut_is_an_error(server: ControlPlan
     assert isinstance(server.emulator, Site)
     server.emulator.reply = Reply(200, [{"identity": "GPU-1"}] * 20)
     server.faults.add_fault(WireFault("slow", delay_s=0.02))
-    with pytest.raises(FabricError, match=r"no complete answer within 0\.3 s"):
+    with pytest.raises(FabricError, match=r"no complete answer arrived within 0\.3 s"):
         agent(server, "/site/{host}", look_s=0.3).list_devices("c1")
     server.faults.add_fault(WireFault("delay", delay_s=1))
-    with pytest.raises(FabricError, match=r"no complete answer within"):
+    with pytest.raises(FabricError, match=r"no complete answer arrived within"):
         agent(server, "/site/{host}", look_s=0.3).list_devices("c1")
     server.faults.add_fault(WireFault("garbage", times=-1))
     with pytest.raises(FabricError, match=r"expected|broken|ended"):
@@ -160,12 +163,12 @@ def test_an_answer_that_takes_too_long_or_is_cut_is_an_error(server: ControlPlan
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "url is missing"),
+        ({}, "needs a url"),
         ({"url": "https://inventory.example/devices"}, r"url: .* \{host\}"),
         ({"url": "ftp://inventory.example/{host}"}, "must be an http"),
         ({"url": "https://x.example/{host}", "ca_file": "/no/such/file"}, "ca_file: /no/such/file: .*No such file"),
         ({"url": "https://x.example/{host}", "ca_file": __file__}, "no certificates"),
-        ({"url": "https://user:word@x.example/{host}"}, "cannot have a user"),
+        ({"url": "https://user:word@x.example/{host}"}, "must not contain a user"),
     ],
 )
 def test_options_that_do_not_say_enough(options: dict[str, Any], words: str) -> None:

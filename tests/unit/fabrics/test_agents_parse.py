@@ -50,7 +50,7 @@ def test_no_device_and_no_driver_are_no_gpus(name: str) -> None:
 
 
 def test_any_other_failure_of_nvidia_smi_is_not_taken_for_no_gpus() -> None:
-    with pytest.raises(FabricError, match=r"ended with 15: Unable to determine .* GPU is lost"):
+    with pytest.raises(FabricError, match=r"ended with exit code 15: Unable to determine .* GPU is lost"):
         parse.parse_gpus(sample("nvidia-smi-lost.txt").splitlines(), 15)
 
 
@@ -115,7 +115,7 @@ def test_users_of_a_gpu() -> None:
     assert (seen.present, seen.driver, seen.draining, seen.persistent) == (True, "nvidia", False, True)
     assert seen.gpus == ("0000:3b:00.0", "0000:3c:00.0")
     assert (seen.modules, seen.nodes) == (("nvidia_modeset", "nvidia_uvm"), ("/dev/nvidia0",))
-    assert seen.computing == ("pid 4711 /usr/bin/python3 computing", "pid 4712 [Not Found] computing")
+    assert seen.computing == ("pid 4711 /usr/bin/python3 (computing)", "pid 4712 [Not Found] (computing)")
     assert seen.files == (
         "pid 812 (nvidia-persistenced) /usr/bin/nvidia-persistenced --user nvidia-persistenced",
         "pid 4711 (alice) python3 train.py --out runs",
@@ -131,7 +131,7 @@ def test_users_of_a_drive() -> None:
         "swap on nvme1n1p2",
         "dm-0 is built on nvme1n1p3",
     )
-    assert seen.removing == ("pid 4242 removing it",)
+    assert seen.removing == ("pid 4242 (removal in progress)",)
     assert seen.nodes == ("/dev/nvme1n1", "/dev/nvme1n1p1", "/dev/nvme1")
 
 
@@ -154,9 +154,9 @@ def test_a_failed_look_for_load_is_not_no_load() -> None:
     assert parse.parse_computing_processes(["No devices were found"], 6) == ()
     assert parse.parse_computing_processes([], 0) == ()
     assert parse.parse_computing_processes(["[N/A], [Insufficient Permissions]"]) == (
-        "pid [N/A] [Insufficient Permissions] computing",
+        "pid [N/A] [Insufficient Permissions] (computing)",
     )
-    with pytest.raises(FabricError, match="ended with 255: Unknown Error"):
+    with pytest.raises(FabricError, match="ended with exit code 255: Unknown Error"):
         parse.parse_computing_processes(["Unknown Error"], 255)
 
 

@@ -88,9 +88,9 @@ def test_the_environments_proxy_is_not_used(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("path", [None, 5, {}, ["/x"]])
 def test_an_address_that_is_none_is_a_violation(path: Any) -> None:
     with RawServer(OK) as server:
-        with pytest.raises(ProtocolViolation, match="address was expected"):
+        with pytest.raises(ProtocolViolation, match="sent an invalid address"):
             client(server).get(path)
-        with pytest.raises(ProtocolViolation, match="address was expected"):
+        with pytest.raises(ProtocolViolation, match="sent an invalid address"):
             client(server).send_change("DELETE", path)
 
 

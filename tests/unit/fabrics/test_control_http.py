@@ -16,7 +16,7 @@ from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http import client as http_client
 from campaign.fabrics.http import connection as http_connection
 from campaign.fabrics.http.response import Answer, parse_json, parse_retry_after
-from campaign.fabrics.operations import record_operations, timing
+from campaign.fabrics.operations import record_operations, time_operation
 from tests.unit.fabrics.raw_server import OK, RawServer, Talk, client, drips, hangs_up, impatient, reply, says
 
 __all__ = ["impatient"]
@@ -39,10 +39,10 @@ def test_changes_are_timed_but_logins_and_parts_of_other_operations_are_not() ->
         asking = client(server)
         asking.send_change("POST", "/login", {"password": "secret-1"}, secret=True)
         asking.send_change("POST", "/x", {})
-        with timing("attach", "gpu", "box1") as answered:
+        with time_operation("attach", "gpu", "box1") as answered:
             asking.send_change("POST", "/y", {})
             answered.answer = "false"
-        with pytest.raises(FabricError), timing("detach"):
+        with pytest.raises(FabricError), time_operation("detach"):
             raise FabricError("refused")
     assert [(each.operation, each.device, each.box, each.answer) for each in timed] == [
         ("request", "", "", "200"),
@@ -68,7 +68,7 @@ def test_other_answers_are_answers(status: int) -> None:
 def test_a_change_is_sent_once_and_a_lost_answer_is_an_unknown_outcome(answer: Talk) -> None:
     with RawServer(answer, OK) as server:
         asking = client(server)
-        with pytest.raises(OutcomeUnknown, match=f"POST {server.url}/x: sent"):
+        with pytest.raises(OutcomeUnknown, match=f"POST {server.url}/x: the request was sent"):
             asking.send_change("POST", "/x", {"a": 1})
         assert len(server.asked) == 1
 
@@ -220,7 +220,7 @@ def test_a_server_that_drips_holds_nobody(part: str, method: str) -> None:
 def test_a_silent_handshake_holds_nobody() -> None:
     with RawServer(OK) as server:
         asking = client(server, url=server.url.replace("http", "https"), request_s=0.6, operation_s=0.8)
-        with pytest.raises(FabricError, match="TLS handshake failed: no connection within"):
+        with pytest.raises(FabricError, match="TLS handshake failed: no connection was established within"):
             asking.send_change("POST", "/x", {})
 
 
@@ -336,7 +336,7 @@ def test_json_that_can_be_worked_on(content: bytes, value: Any) -> None:
 def test_words_are_one_printable_line() -> None:
     answer = Answer(200, {}, None, "a\r\n b\x1b[31m\x00 c" + "d" * 500)
     assert answer.summarize() == "HTTP 200 a b\ufffd[31m\ufffd c" + "d" * 189
-    with pytest.raises(ProtocolViolation, match="JSON object was expected"):
+    with pytest.raises(ProtocolViolation, match="not a JSON object"):
         answer.require_object()
     assert Answer(204, {}, None, "").summarize() == "HTTP 204 (empty)"
 

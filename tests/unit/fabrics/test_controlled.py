@@ -65,11 +65,11 @@ def test_what_somebody_else_attached_is_named_and_never_taken_or_detached(
 ) -> None:
     plane.rack.attach("gpu1", "host1")
     (foreign,) = [device for device in fabric.read_inventory().devices if device.fabric_id == "gpu1"]
-    assert foreign.holder == "somebody, on host1"
+    assert foreign.holder == "an unknown user on host1"
     composed(fabric, asked(devices=3))
     fabric.release("one")
     assert plane.rack.devices["gpu1"].attached_to == "host1"
-    with pytest.raises(Conflict, match="somebody, on host1"):
+    with pytest.raises(Conflict, match="an unknown user on host1"):
         fabric.select_devices(asked(devices=4), fabric.read_inventory())
 
 
@@ -79,7 +79,7 @@ def test_what_was_taken_between_selection_and_composing_is_not_touched(
     selection = fabric.select_devices(asked(), fabric.read_inventory())
     plane.rack.attach(selection.fabric_ids[0], "host2")
     before = plane.rack.changes
-    with pytest.raises(Conflict, match="somebody, on host2"):
+    with pytest.raises(Conflict, match="an unknown user on host2"):
         fabric.compose(selection)
     assert plane.rack.changes == before
     assert not fabric.list_lease_tags()
@@ -135,7 +135,7 @@ def test_a_claim_alone_is_known_to_reconciliation(fabric: ControlledFabric, plan
 
 def test_a_lie_is_never_a_lease(fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path) -> None:
     plane.faults = ["lie", "lie", "lie"]
-    with pytest.raises(Exception, match="read back less than composed"):
+    with pytest.raises(Exception, match="reports less than was composed"):
         acquire_lease(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
     assert len(plane.rack.list_free_devices()) == 5
     assert Journal(tmp_path / "leases", "one").state == "RELEASED"
@@ -167,7 +167,7 @@ def test_without_marks_the_claims_are_enough(tmp_path: Path) -> None:
     left = obtained(fabric)
     assert len(left.devices) == 1
     assert {d.holder for d in fabric.read_inventory().devices if d.fabric_id == taken.fabric_id} == {
-        f"somebody, on {other}"
+        f"an unknown user on {other}"
     }
     assert fabric.release("one") == ()
     assert plane.rack.devices[taken.fabric_id].attached_to == other
@@ -183,7 +183,7 @@ def test_what_carries_another_mark_by_now_is_not_detached(fabric: ControlledFabr
 
 def test_what_the_host_does_not_see_is_no_lease(fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path) -> None:
     plane.rack.devices["gpu1"].quirks.add("never_visible")
-    with pytest.raises(Exception, match="not seen by the host"):
+    with pytest.raises(Exception, match="not visible to the host"):
         acquire_lease(fabric, asked(devices=4), tmp_path / "leases", wait_s=0, poll_s=0, visibility_timeout_s=0.05)
     assert len(plane.rack.list_free_devices()) == 5
 
@@ -201,14 +201,14 @@ def test_where_nobody_looks_on_the_hosts_nothing_is_said_to_be_seen(plane: Memor
     for looks in (True, False):
         fabric = opened(tmp_path / str(looks), plane, looks=looks)
         lease = acquire_lease(fabric, asked(), tmp_path / str(looks), wait_s=0, poll_s=0)
-        assert bool(fabric.devices_to_verify(lease.composition)) == looks
+        assert bool(fabric.list_devices_to_verify(lease.composition)) == looks
         assert (lease.make_document()["times"]["host_visible_s"] is not None) == looks
         release_lease(fabric, lease, poll_s=0)
 
 
 def test_models_have_the_names_of_the_system_file_and_what_the_fabric_calls_them_is_kept(tmp_path: Path) -> None:
     plane = MemoryPlane(build_rack(["host1"], [("gpu", "NVIDIA A100 80GB", 1), ("gpu", "Weird  GPU", 1)]))
-    model = ControlPlaneOptions(url="http://x", models={"NVIDIA A100 80GB": "a100"}).model
+    model = ControlPlaneOptions(url="http://x", models={"NVIDIA A100 80GB": "a100"}).map_model
     fabric = ControlledFabric(plane, HOSTS, tmp_path / "memory.json", map_model=model)
     told = [(device.model, device.called) for device in fabric.read_inventory().devices]
     assert told == [("a100", "NVIDIA A100 80GB"), ("weird-gpu", "Weird  GPU")]
@@ -239,7 +239,7 @@ def test_what_several_have_is_no_lease(tmp_path: Path) -> None:
     composed(fabric, asked())
     plane.doubled = "gpu1"
     found = obtained(fabric)
-    words = "gpu1: also held by somebody, on host9"
+    words = "gpu1: also held by an unknown user on host9"
     assert found.list_shortfalls(asked().configuration) == ("host1: 1 devices obtained, 2 requested", words)
     plane.doubled, plane.hosts = None, {"host1": ("theirs",), "host2": ("others",)}
     found = obtained(fabric)
@@ -348,7 +348,7 @@ def test_what_somebody_reserved_is_not_free_and_named(tmp_path: Path) -> None:
 
     fabric = opened(tmp_path, Reserving(hardware()))
     assert {d.fabric_id for d in fabric.read_inventory().devices if d.holder} == {"gpu1", "gpu2"}
-    with pytest.raises(Conflict, match="another client that reserved it"):
+    with pytest.raises(Conflict, match="another client, which reserved it"):
         fabric.select_devices(asked(devices=3), fabric.read_inventory())
     composed(fabric, asked(devices=2))
 

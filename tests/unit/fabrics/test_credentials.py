@@ -100,7 +100,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     for path, problem in (
         (tmp_path, "directory"),
         (tmp_path / "pipe", "regular file"),
-        (tmp_path / "none", "no such file; create it with mode 600"),
+        (tmp_path / "none", "the file does not exist; create it with mode 600"),
         (tmp_path / "a\0b", "cannot be read"),
         ("~nobody-of-this-name/login", "nobody-of-this-name"),
     ):

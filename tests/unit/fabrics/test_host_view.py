@@ -89,13 +89,13 @@ def test_what_cannot_be_told_apart_is_not_taken_out_of_use(
 ) -> None:
     composed(fabric)
     (tmp_path / "memory.json").unlink()
-    with pytest.raises(HostBusy, match="which of its devices gpu1, gpu2 are is unknown"):
+    with pytest.raises(HostBusy, match="gpu1, gpu2 cannot be identified"):
         fabric.release("one")
     assert not [line for line in plane.log if line.startswith(("drain", "detach"))]
 
 
 def test_this_machine_cannot_stand_for_several_hosts(tmp_path: Path) -> None:
     options = {"url": "http://127.0.0.1:1", "agent": {"kind": "local"}}
-    with pytest.raises(ConfigError, match="there are 2 hosts; use ssh"):
+    with pytest.raises(ConfigError, match="the system has 2 hosts; use kind ssh"):
         open_fabric("redfish", options, (*HOSTS, HostSpec(name="host2", cores=8, memory_gib=32.0)), (), tmp_path)
     open_fabric("redfish", options, HOSTS, (), tmp_path).close()

@@ -237,11 +237,11 @@ def test_peer_to_peer_that_is_not_as_asked_for_is_told(serve: Callable[..., Site
     fabric.compose(selected(fabric, attach="fabric-p2p"))
     site.emulator.matrix.find_machine(1).p2p = "off"
     composition = obtained(fabric, LEASE)
-    assert composition.list_shortfalls(asked) == ("host1: peer-to-peer through the fabric is not on",)
+    assert composition.list_shortfalls(asked) == ("host1: peer-to-peer through the fabric is off",)
     site.emulator.matrix.find_machine(1).p2p = "on"
     composition = obtained(fabric, LEASE)
     assert composition.list_shortfalls(plain) == ()
-    assert composition.list_mismatches(plain) == ("host1: peer-to-peer is on, not requested",)
+    assert composition.list_mismatches(plain) == ("host1: peer-to-peer is on but not requested",)
     assert fabric.release(LEASE) == ()
 
 
@@ -359,7 +359,7 @@ def test_hosts_are_powered_as_the_mode_of_attachment_says(
 def test_a_matrix_that_renames_machines_is_refused_and_keeps_nothing(serve: Callable[..., Site]) -> None:
     site = serve(name_max=8)
     fabric = site.open()
-    with pytest.raises(Incompatible, match=rf"calls machine {NAME}, which it made, '{NAME[:8]}'"):
+    with pytest.raises(Incompatible, match=rf"changed the name of the new machine {NAME} to '{NAME[:8]}'"):
         fabric.compose(selected(fabric))
     assert site.given_back(fabric)
 
@@ -370,8 +370,8 @@ def test_a_matrix_that_renames_machines_is_refused_and_keeps_nothing(serve: Call
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"label": "slurm"}, ConfigError, "reserved for Liqid's own Slurm plugin"),
-        ({"label": "SLURM"}, ConfigError, "reserved for Liqid's own Slurm plugin"),
+        ({"label": "slurm"}, ConfigError, "reserved for Liqid's Slurm plugin"),
+        ({"label": "SLURM"}, ConfigError, "reserved for Liqid's Slurm plugin"),
         ({"credentials": {}}, ConfigError, "user_env"),
         ({"hosts": {"host1": "pcpu7", "host2": "pcpu8"}}, Conflict, r"no compute device 'pcpu7' \(see `hosts`"),
     ],
@@ -388,7 +388,7 @@ def test_a_missing_group_is_named_before_anything_is_changed_or_made_where_that_
 ) -> None:
     site = serve(groups=("lab",))
     fabric = site.open()
-    with pytest.raises(Incompatible, match=r"no group 'campaign'; there are: lab.*create_group"):
+    with pytest.raises(Incompatible, match=r"no group 'campaign'; its groups are: lab.*create_group"):
         fabric.compose(selected(fabric))
     assert site.changes() == []
     willing = site.open(create_group=True, state="other")
@@ -570,7 +570,7 @@ def test_an_edit_of_somebody_else_is_busy_names_him_and_everything_is_taken_back
     with pytest.raises(Busy) as caught:
         fabric.compose(selection)
     assert caught.value.holders == (
-        ("somebody who edits group campaign",) if edited == "the group" else ("machine production",)
+        ("an unknown user who edits group campaign",) if edited == "the group" else ("machine production",)
     )
     assert (matrix.find_group(1).editing, matrix.editing) == ((True, None) if edited == "the group" else (False, 41))
     assert fabric.list_lease_tags() == {}
@@ -652,7 +652,7 @@ def test_what_is_done_by_and_by_is_waited_for(end: str, serve: Callable[..., Sit
 def test_what_fails_by_and_by_is_refused(serve: Callable[..., Site]) -> None:
     site = serve(async_polls=1, async_end="FAILURE")
     fabric = site.open()
-    with pytest.raises(PartialFailure, match="pool/done: failed: the switch did not answer"):
+    with pytest.raises(PartialFailure, match="pool/done: the operation failed: the switch did not answer"):
         fabric.compose(selected(fabric))
     assert site.emulator.rack.changes == 0
 
@@ -669,7 +669,7 @@ def test_what_never_ends_is_unknown_when_the_time_of_the_operation_is_over(
             raise FabricError("not done after 600 s (operation_s)")
 
     monkeypatch.setattr(fabric.plane.client, "sleep", sleep)
-    with pytest.raises(OutcomeUnknown, match=r"pool/done: begun.*operation_s"):
+    with pytest.raises(OutcomeUnknown, match=r"pool/done: the operation was accepted.*operation_s"):
         fabric.compose(selected(fabric))
 
 
@@ -814,8 +814,8 @@ def test_an_old_answer_about_devices_never_takes_a_mark_from_what_is_still_in_th
 @pytest.mark.parametrize(
     ("machines", "words"),
     [
-        ("", r"in machine \d+, which it does not list"),
-        ('{"mach_id": 1, "mach_name": "a"}, {"mach_id": 1, "mach_name": "b"}', "two machines of the number 1"),
+        ("", r"in machine \d+, but does not list this machine"),
+        ('{"mach_id": 1, "mach_name": "a"}, {"mach_id": 1, "mach_name": "b"}', "two machines with the number 1"),
     ],
 )
 def test_a_list_of_machines_that_cannot_be_true_releases_nothing(machines: str, words: str, site: Site) -> None:

@@ -168,7 +168,7 @@ def test_a_machine_of_two_hosts_is_shown_at_both() -> None:
         ("host2", LEASE),
     ]
     (gpu1,) = (device for device in merge_duplicate_devices(view, FabricState()).devices if device.fabric_id == "gpu1")
-    assert gpu1.others == ("somebody, on host2",)
+    assert gpu1.others == ("an unknown user on host2",)
 
 
 def test_a_device_that_only_one_list_has_is_unknown() -> None:

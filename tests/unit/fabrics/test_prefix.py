@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from campaign.common.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch
-from campaign.fabrics.prefix import RULE
+from campaign.fabrics.prefix import LENDING_RULE
 from campaign.fabrics.protocol import Fabric, LeaseRequest
 from campaign.spec.cell import Configuration
 from campaign.spec.hardware import Composition, Device
@@ -87,7 +87,7 @@ def composed(fabric: Fabric, lease: str, wanted: Configuration, **more: Any) -> 
 
 
 def physical(composition: Composition) -> list[str]:
-    return [device.physical for device in composition.devices]
+    return [device.physical_id for device in composition.devices]
 
 
 def launches(composition: Composition) -> list[Launch | None]:
@@ -142,7 +142,7 @@ def test_what_was_lent_meanwhile_is_a_conflict(tmp_path: Path) -> None:
     stale = fabric.read_inventory()
     composed(fabric, "one", shape("R1", 0, 1))
     late = fabric.select_devices(LeaseRequest("two", "demo", "me", shape("L1", 1, 0), ("host2",)), stale)
-    with pytest.raises(Conflict, match="host2 by one") as caught:
+    with pytest.raises(Conflict, match="host2 is held by one") as caught:
         fabric.compose(late)
     assert caught.value.holders == ("one",)
     assert list(fabric.list_lease_tags()) == ["one"]
@@ -155,9 +155,9 @@ def test_no_device_is_used_twice_by_one_lease_and_no_host_borrows_from_itself(tm
     assert len(set(physical(composition))) == 4
     assert [device.location for device in composition.devices if not device.local] == ["host3/slot1", "host3/slot2"]
     assert fabric.release("one") == ()
-    with pytest.raises(Incompatible, match="does not lend") as caught:
+    with pytest.raises(Incompatible, match="cannot lend") as caught:
         fabric.select_devices(LeaseRequest("two", "demo", "me", shape("R1", 0, 1, hosts=3)), fabric.read_inventory())
-    assert caught.value.rule == RULE
+    assert caught.value.rule == LENDING_RULE
     with pytest.raises(NoMatch):
         fabric.select_devices(LeaseRequest("two", "demo", "me", shape("R9", 0, 9)), fabric.read_inventory())
 
@@ -203,26 +203,26 @@ def test_ids_are_of_parts_or_of_devices_or_numbers(tmp_path: Path) -> None:
     assert ids() == ["1", "1", "2", "2"]
     assert ids(ids={"host1": ["GPU-a", "GPU-b"]}) == ["GPU-a", "GPU-a", "GPU-b", "GPU-b"]
     assert ids(ids={"host1": ["MIG-a", "MIG-b", "MIG-c", "MIG-d"]}) == ["MIG-a", "MIG-b", "MIG-c", "MIG-d"]
-    with pytest.raises(ConfigError, match="3 are given for 2 devices, or 4 for their parts"):
+    with pytest.raises(ConfigError, match="there are 3 ids; use 2 for the devices, or 4 for their parts"):
         ids(ids={"host1": ["a", "b", "c"]})
 
 
 REFUSED: list[tuple[Any, Callable[[Path], Fabric]]] = [
-    ("prefix or an environment", lambda at: opened(at, {"device": "a"}, hosts=(host("h", a=1),))),
+    ("set `prefix` or `environment`", lambda at: opened(at, {"device": "a"}, hosts=(host("h", a=1),))),
     ("not a valid fraction", lambda at: opened(at, {"device": "a", "fraction": "8/7", **VISIBLE}, hosts=(host("h", a=1),))),
     ("not a valid fraction", lambda at: opened(at, {"device": "a", "fraction": "1/0", **VISIBLE}, hosts=(host("h", a=1),))),
     ("'{gpus}' is not known; there are: devices", lambda at: opened(at, {"device": "a", "prefix": ["x", "{gpus}"]})),
     ("Single '}'", lambda at: opened(at, {"device": "a", "prefix": ["}"]})),
     ("only plain names", lambda at: opened(at, {"device": "a", "prefix": ["{ids!r}"]})),
-    ("give memory_mib", lambda at: opened(at, {"device": "a", "prefix": ["x", "{memory_mib}"]})),
+    ("set memory_mib", lambda at: opened(at, {"device": "a", "prefix": ["x", "{memory_mib}"]})),
     ("two entries for devices of the pool", lambda at: opened(at, {"device": "a", **VISIBLE}, {**LENT, "device": "a"})),
     ("neither a host nor the pool has 'a'", lambda at: opened(at, {"device": "a", **VISIBLE})),
-    ("not the pool has 'a'", lambda at: opened(at, {"device": "a", "where": "pool", **VISIBLE}, hosts=(host("h", a=1),))),
+    ("the pool does not have 'a'", lambda at: opened(at, {"device": "a", "where": "pool", **VISIBLE}, hosts=(host("h", a=1),))),
     ("ids: mars has no such", lambda at: opened(at, {"device": "a", "ids": {"mars": ["1"]}, **VISIBLE}, hosts=(host("h", a=1),))),
-    ("nothing attaches 'b'", lambda at: opened(at, {"device": "a", **VISIBLE}, hosts=(host("h", a=1),),
+    ("'b' cannot be attached", lambda at: opened(at, {"device": "a", **VISIBLE}, hosts=(host("h", a=1),),
                                                pool=(PoolSpec(kind="gpu", model="b", count=1),))),
-    ("h has 2 of them, and 1 'a'", lambda at: opened(at, {"device": "b", "of": "a", **VISIBLE}, hosts=(host("h", a=1, b=2),))),
-    ("h has 1 of them, and 0 'a'", lambda at: opened(at, {"device": "b", "of": "a", **VISIBLE}, hosts=(host("h", b=1),))),
+    ("h has 2 of them, but only 1 'a'", lambda at: opened(at, {"device": "b", "of": "a", **VISIBLE}, hosts=(host("h", a=1, b=2),))),
+    ("h has 1 of them, but only 0 'a'", lambda at: opened(at, {"device": "b", "of": "a", **VISIBLE}, hosts=(host("h", b=1),))),
 ]  # fmt: skip
 
 

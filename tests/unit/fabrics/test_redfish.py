@@ -195,7 +195,7 @@ def test_a_system_of_a_former_try_that_lacks_devices_is_a_partial_failure(tmp_pa
         selection = b.compose()
         b.emulator.composition.systems["1"].devices.remove("gpu2")
         b.rack.detach("gpu2")
-        with pytest.raises(PartialFailure, match="composed before without gpu2") as caught:
+        with pytest.raises(PartialFailure, match="composed this system without gpu2") as caught:
             b.fabric.compose(selection)
         assert (caught.value.completed_ids, caught.value.failed_ids) == (("gpu1",), ("gpu2",))
         assert b.gave_back()
@@ -247,7 +247,7 @@ def test_limits_are_kept(tmp_path: Path) -> None:
         b.compose("one", 3)
         assert b.fabric.describe_capabilities().max_devices_per_host == 3
         b.fabric.release("one")
-        with pytest.raises(Incompatible, match="allows 3 blocks of type Processor"):
+        with pytest.raises(Incompatible, match="allows at most 3 blocks of type Processor"):
             b.selection("two", 4)
 
 
@@ -298,7 +298,7 @@ def test_a_service_that_composes_no_exact_devices_is_only_read(
         change = LeaseChange(Tag("one", "demo", "tester", 0.0, ("gpu1",)), {"host1": ("gpu1",)})
         with pytest.raises(Incompatible, match=says) as caught:
             b.fabric.plane.attach(change, lambda name, handle: None)
-        assert "read only" in caught.value.rule
+        assert "read-only" in caught.value.rule
         assert b.server.list_changes()[1:] == []
 
 

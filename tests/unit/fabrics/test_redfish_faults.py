@@ -18,7 +18,7 @@ def test_a_task_that_is_forgotten_is_read_back(status: int, tmp_path: Path) -> N
         selection = b.selection()
         fault = WireFault("status_after", "GET", "*/TaskMonitors/*", after=1, status=status, body="gone")
         b.server.faults.add_fault(fault)
-        with pytest.raises(OutcomeUnknown, match="is gone"):
+        with pytest.raises(OutcomeUnknown, match="no longer exists"):
             b.fabric.compose(selection)
         assert b.verified("one", selection)  # it was done
         b.fabric.release("one")
@@ -37,7 +37,7 @@ def test_a_task_that_fails_is_what_the_operation_was(tmp_path: Path) -> None:
 def test_a_task_has_as_long_as_the_operation(tmp_path: Path) -> None:
     with bench(tmp_path, task_polls=1000, adapter={"operation_s": 3.0}) as b:
         selection = b.selection()
-        with pytest.raises(OutcomeUnknown, match="not done in time"):
+        with pytest.raises(OutcomeUnknown, match="not completed in time"):
             b.fabric.compose(selection)
 
 

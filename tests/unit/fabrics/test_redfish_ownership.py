@@ -96,7 +96,7 @@ def test_a_device_is_in_use_only_where_both_ends_and_the_state_agree(
     [
         (0, ("system theirs",)),
         (2, ("system theirs",)),
-        (3, ("somebody that the service does not list", "system theirs")),
+        (3, ("a system that the service does not list", "system theirs")),
     ],
 )
 def test_who_else_has_a_block_is_named(compositions: int, others: tuple[str, ...]) -> None:
@@ -132,15 +132,15 @@ def test_everything_of_a_system_shares_one_zone() -> None:
     reach = {bank.name: bank.hosts for bank in build_banks(shown, shown.view)}
     assert reach == {"1": ("host1",), "2": ("host1", "host2")}
     assert find_rule_violation(shown, change(host1=("gpu1",), host2=("gpu2",))) is None
-    assert "share no resource zone" in str(find_rule_violation(shown, change(host1=("gpu1", "gpu2"))))
+    assert "not in a common resource zone" in str(find_rule_violation(shown, change(host1=("gpu1", "gpu2"))))
 
 
 @pytest.mark.parametrize(
     ("limit", "names", "said"),
     [
         (("MaxProcessor", 1), ("gpu2",), None),
-        (("MaxProcessor", 1), ("gpu1", "gpu2"), "allows 1 blocks of type Processor in a system, not 2"),
-        (("MinProcessor", 2), ("gpu1",), "wants 2 blocks of type Processor in a system, not 1"),
+        (("MaxProcessor", 1), ("gpu1", "gpu2"), "allows at most 1 blocks of type Processor in a system, not 2"),
+        (("MinProcessor", 2), ("gpu1",), "requires at least 2 blocks of type Processor in a system, not 1"),
     ],
 )
 def test_a_zone_limits_what_one_system_has(limit: tuple[str, int], names: tuple[str, ...], said: str | None) -> None:
@@ -153,7 +153,7 @@ def test_a_host_that_is_only_a_physical_system_is_composed_for_nobody() -> None:
     physical = system(1, "server7", kind="Physical")
     shown = seen(block("gpu1"), systems=(physical,), hosts={"host1": "server7"})
     assert list(shown.hosts) == ["host2"]
-    assert "host1 is no compute block of the service (see `hosts`)" in str(
+    assert "the service has no compute block for host1 (see `hosts`)" in str(
         find_rule_violation(shown, change(host1=("gpu1",)))
     )
     assert find_rule_violation(shown, change(host1=())) is None
@@ -179,9 +179,9 @@ def test_a_host_is_held_by_whoever_composed_or_reserved_it() -> None:
     mine = block("host1", kind="Compute", systems=("/s/1",), state="Composed")
     kept = block("host2", kind="Compute", is_reserved=True)
     shown = seen(mine, kept, systems=(system(1, OURS, "host1"),))
-    assert dict(shown.view.holders) == {"host1": "one", "host2": "another client that reserved it"}
+    assert dict(shown.view.holders) == {"host1": "one", "host2": "another client, which reserved it"}
     broken = seen(block("host1", kind="Compute", state="Failed"), block("host2", kind="Compute", systems=("/s/9",)))
-    assert dict(broken.view.holders) == {"host1": "the fabric, which says that it is Failed", "host2": "system 9"}
+    assert dict(broken.view.holders) == {"host1": "the fabric, which reports the state Failed", "host2": "system 9"}
 
 
 @pytest.mark.parametrize(

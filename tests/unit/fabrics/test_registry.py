@@ -63,7 +63,7 @@ def test_a_name_of_ours_cannot_be_taken_over() -> None:
 
 @pytest.mark.usefixtures("another")
 def test_what_cannot_be_imported_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="fabric 'broken': no_such_module cannot be imported"):
+    with pytest.raises(ConfigError, match="fabric 'broken': the module no_such_module cannot be imported"):
         open_fabric("broken", {}, (), (), tmp_path)
     with pytest.raises(ConfigError, match="theirs"):
         open_fabric("unheard", {}, (), (), tmp_path)

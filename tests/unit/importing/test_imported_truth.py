@@ -46,7 +46,7 @@ def test_a_campaign_composed_once_borrows_from_an_earlier_one_and_its_archive_sa
     assert rows["tested"].all()
     assert set(rows["lent_by"]) == {"pilot"}
     assert (
-        "borrowed from earlier campaigns on this system (pilot) (8.0 degrees of freedom)"
+        "estimated from earlier campaigns on this system (pilot) (8.0 degrees of freedom)"
         in verdict.describe_evidence(rows)
     )
     assert set(found.cells["interval_method"]) == {intervals.T_BORROWED_EARLIER_SPREAD}
@@ -65,4 +65,4 @@ def test_what_imported_compositions_say_is_marked_where_their_order_is_not_known
     rows = against_the_first(found)
     assert rows["in_order"].all()
     said = verdict.describe_basis({**rows.iloc[0], "p": 0.01})
-    assert said == "3 compositions each; order not random or not known, so that drift can pose as an effect"
+    assert said == "3 compositions each; the order is not random or unknown, so drift can look like an effect"

@@ -66,7 +66,7 @@ def test_runs_in_one_log_are_refused_with_a_list_and_are_records_where_the_map_s
     took = [20.5 + 0.1 * number for number in range(10)]
     put(Path("logs"), "x-all.log", mlperf_runs(took))
     told = imported({"parser": "mlperf"})
-    assert "10 tests in one log (1: throughput_per_s 4170, 2: " in told
+    assert "the log has 10 tests (1: throughput_per_s 4170, 2: " in told
     assert "'tests' of its pattern" in told
     found = imported({"parser": "mlperf"}, tests="repetitions")
     assert found["logs"] == {"new": 10, "present": 0, "unread": 0}
@@ -101,7 +101,7 @@ def test_the_workload_may_choose_one_test() -> None:
     imported({"parser": "mlperf", "test": "last"})
     (record,) = records()
     assert record.metrics["time_to_train_s"] == pytest.approx(60 * 21)
-    assert "2 tests in the log: number 2 counts" in record.flags
+    assert "test 2 of the 2 tests in the log counts" in record.flags
 
 
 def test_each_test_may_be_the_value_of_an_option() -> None:
@@ -127,7 +127,7 @@ def test_each_test_may_be_the_value_of_an_option() -> None:
     [
         ({"tests": "kind"}, "'kind' is not a property of a log"),
         ({"tests": "program", "path": "{workload}-{repetition}.log"}, "test 1 of 2 has no name"),
-        ({"tests": "repetitions", "path": "{workload}-{repetition}.log"}, "write * for {repetition}"),
+        ({"tests": "repetitions", "path": "{workload}-{repetition}.log"}, "write * instead of {repetition}"),
     ],
 )
 def test_what_cannot_be_is_told(pattern: dict[str, Any], words: str) -> None:

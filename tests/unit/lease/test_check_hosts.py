@@ -35,24 +35,32 @@ def findings(hosts: str = "host[1-2]", given: str | None = None, **slurm: Any) -
 @pytest.mark.parametrize(
     ("verdict", "words", "asked"),
     [
-        ("ok", "Slurm knows host1, host2", {}),
+        ("ok", "Slurm lists host1, host2", {}),
         ("note", "no job can start on host2 (drained) now", {}),
-        ("stop", "Slurm does not know node9 (`hosts`); it knows: host1, host2, host3", {"hosts": "node9"}),
+        ("stop", "Slurm does not list node9 (`hosts`); it lists: host1, host2, host3", {"hosts": "node9"}),
         (
             "stop",
-            "Slurm does not know n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12 and 28 more",
+            "Slurm does not list n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12 and 28 more",
             {"hosts": "n[1-40]"},
         ),
-        ("stop", "no partition 'batsch' (`slurm.partition`); there are: batch, debug", {"partition": "batsch"}),
-        ("stop", "no partition 'dbug' (`slurm.partition`); there are: batch, debug", {"given": "dbug"}),
-        ("stop", "no partition 'dbug' (`slurm.partition`); there are: batch, debug", {"partition": "batch,dbug"}),
-        ("problem", "partition batch (`slurm.partition`) does not have host3", {"hosts": "host[1-3]"}),
+        ("stop", "Slurm has no partition 'batsch' (`slurm.partition`); it has: batch, debug", {"partition": "batsch"}),
+        ("stop", "Slurm has no partition 'dbug' (`slurm.partition`); it has: batch, debug", {"given": "dbug"}),
         (
             "stop",
-            "no host has the feature 'a100' (`slurm.constraint`); there are: ib, 2080ti, GPU_MEM:80GB",
+            "Slurm has no partition 'dbug' (`slurm.partition`); it has: batch, debug",
+            {"partition": "batch,dbug"},
+        ),
+        ("problem", "partition batch (`slurm.partition`) does not contain host3", {"hosts": "host[1-3]"}),
+        (
+            "stop",
+            "no host has the feature 'a100' (`slurm.constraint`); hosts have: ib, 2080ti, GPU_MEM:80GB",
             {"constraint": "ib&a100"},
         ),
-        ("stop", "no generic resource 'gpu:h100' (`slurm.gres`); Slurm lists: host1 gpu:4", {"gres": "gpu:h100"}),
+        (
+            "stop",
+            "generic resource 'gpu:h100' (`slurm.gres`) is missing; Slurm lists: host1 gpu:4",
+            {"gres": "gpu:h100"},
+        ),
     ],
 )
 def test_what_slurm_does_not_have_is_named_with_what_it_has(verdict: str, words: str, asked: dict[str, Any]) -> None:

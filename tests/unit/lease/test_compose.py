@@ -51,13 +51,13 @@ def test_a_requeued_job_stands_on_its_last_composition(tmp_path: Path, campaign_
         release_kept_lease(campaign_file, results.root, "1x1-fabric", "job-12")
     assert use.endswith(".2")
     with pytest.raises(
-        LaunchError, match=r"job 12: .* are not composed \(RELEASED\); look at the log of the ResumeProgram"
+        LaunchError, match=r"job 12: .* are not composed \(RELEASED\); see the log of the ResumeProgram"
     ):
         read_on_demand_composition(results, "bench", "12")
 
 
 def test_a_job_that_nothing_was_composed_for_is_an_error(tmp_path: Path, campaign_file: Path) -> None:
-    with pytest.raises(LaunchError, match=r"job 12: .* are not composed \(never asked for\)"):
+    with pytest.raises(LaunchError, match=r"job 12: .* are not composed \(never requested\)"):
         read_on_demand_composition(Results(tmp_path / "results", "small"), "bench", "12")
 
 
@@ -90,4 +90,4 @@ def test_what_nobody_looks_at_is_not_said_to_be_seen(tmp_path: Path) -> None:
     (lease,) = verify_compositions(campaign_file, root)
     assert [device["host_sees"] for device in lease["devices"]] == [None]
     shown = CliRunner().invoke(main, ["verify", str(campaign_file), "--results", str(root)])
-    assert (shown.exit_code, "not looked at" in shown.output) == (0, True)
+    assert (shown.exit_code, "not checked" in shown.output) == (0, True)

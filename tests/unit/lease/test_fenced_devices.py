@@ -82,7 +82,7 @@ def test_a_suspicion_does_not_stop_a_lease_that_has_no_other_device(tmp_path: Pa
 
 def test_a_person_lifts_a_fence_by_either_name(tmp_path: Path) -> None:
     known = fenced(Bench(tmp_path), fence(uuid=UUID), fence(SLOT2))
-    with pytest.raises(ConfigError, match=f"slot9: is not fenced; fenced are: {SLOT1}, {SLOT2}"):
+    with pytest.raises(ConfigError, match=f"slot9 is not fenced; fenced devices: {SLOT1}, {SLOT2}"):
         known.lift_by_name("slot9")
     assert known.lift_by_name(UUID).device == SLOT1
     known.lift_by_name(SLOT2)

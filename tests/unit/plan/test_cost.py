@@ -252,7 +252,7 @@ def test_hosts_that_lend_devices_are_held_with_what_is_left_on_them(tmp_path: Pa
     assert (found.donors, found.devices, found.devices_idle) == (2, 9, 4)
     assert found.host_hours == pytest.approx((2 * WHOLE_S + JOB_S) / 3600, abs=1e-6)
     assert charge(tmp_path, changes, replace(five, devices_per_host=2, devices_used=2), "host2").donors == 0
-    with pytest.raises(ConfigError, match="has a home host9 that is no host"):
+    with pytest.raises(ConfigError, match="has the home 'host9', which is not a host"):
         load(tmp_path, {"system.pool": [{"model": "cpu-rank", "count": 1, "home": "host9"}]})
 
 

@@ -65,7 +65,7 @@ def test_a_run_without_the_number_or_that_failed_falls_short() -> None:
     assert "gave no gflops; it gave loss" in describe_shortfall(
         require(at_least=0), one_cell(), Outcome("ok", metrics={"loss": 1})
     )
-    failed = Outcome("oom_device", Failure(reason="the device's memory was not enough"))
-    assert "ended with oom_device (the device's memory was not enough)" in describe_shortfall(
+    failed = Outcome("oom_device", Failure(reason="the device ran out of memory"))
+    assert "ended with oom_device (the device ran out of memory)" in describe_shortfall(
         require(at_most=1), one_cell(), failed
     )

@@ -24,7 +24,7 @@ from campaign.plan.write import write_plan
 from campaign.run.check_results import find_problems
 from campaign.run.measure_lease import _LeaseMeasurement
 from campaign.spec.record import RecordStore
-from campaign.spec.superseded import list_set_aside
+from campaign.spec.superseded import list_superseded
 from tests import measured_campaign
 
 
@@ -56,12 +56,12 @@ def record_of(results: Results) -> Path:
 def cut(results: Results) -> str:
     path = record_of(results)
     path.write_bytes(path.read_bytes()[:100])
-    return f"{path.name}: not a whole record"
+    return f"{path.name}: is not a complete record"
 
 
 def emptied(results: Results) -> str:
     record_of(results).write_bytes(b"")
-    return "not a whole record"
+    return "is not a complete record"
 
 
 def another_digit(results: Results) -> str:
@@ -70,13 +70,13 @@ def another_digit(results: Results) -> str:
     text = path.read_text()
     rate = text.partition('"throughput_per_s":')[2][:3]
     path.write_text(text.replace(f'"throughput_per_s":{rate}', f'"throughput_per_s":{(int(rate) + 1) % 1000}', 1))
-    return "was changed since it was written"
+    return "was changed after it was written"
 
 
 def renamed(results: Results) -> str:
     path = record_of(results)
     path.rename(path.with_name(f"{path.name.split('.')[0]}.999.json"))
-    return "holds the record of"
+    return "contains the record of"
 
 
 def of_another_time(results: Results) -> str:
@@ -141,7 +141,7 @@ def test_a_whole_campaign_has_no_problem(results: Results) -> None:
     journal_of(results)
     assert list(find_problems(results)) == []
     said = CliRunner().invoke(main, ["verify", str(results.directory)])
-    assert (said.exit_code, "is whole" in said.output) == (0, True)
+    assert (said.exit_code, "is intact" in said.output) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_damaged_record_of_a_finished_campaign_is_measured_again(
     measuring.move_damaged_records()
     assert len(measuring.list_missing_runs()) == 1
     assert "1 damaged record moved to" in said[0]
-    (aside,) = list_set_aside(results.directory)
+    (aside,) = list_superseded(results.directory)
     assert aside.why.startswith("damaged: ")
 
 

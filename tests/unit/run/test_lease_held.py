@@ -73,7 +73,7 @@ def test_a_driver_whose_lease_was_given_back_starts_no_run(
     monkeypatch.setattr(run_loop, "open_launcher", _that(lambda: pytest.fail("a run was started")))
     ended = DriverResult.from_document(Driver(request)())
     assert isinstance(ended.error, LaunchError)
-    assert "l.1: is not held any more" in str(ended.error)
+    assert "l.1: this composition is no longer held" in str(ended.error)
     assert list(site.store) == []
 
 
@@ -83,7 +83,7 @@ def test_a_run_during_which_its_lease_was_given_back_has_no_record(
 ) -> None:
     monkeypatch.setattr(run_loop, "open_launcher", _that(lambda: site.advance(*states)))
     ended = DriverResult.from_document(Driver(site.request())())
-    assert "l.1: is not held any more" in str(ended.error)
+    assert "l.1: this composition is no longer held" in str(ended.error)
     assert list(site.store) == []
 
 

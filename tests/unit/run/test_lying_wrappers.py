@@ -70,7 +70,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
         (MPIRUN, "exit 137", "mpirun started 0 of 2 ranks and ended with exit code 137"),
         (MPIRUN, ONE + "exit 0", "mpirun started 1 of 2 ranks"),
         (MPIRUN, ONE + "exit 213", "mpirun started 1 of 2 ranks"),
-        (MPIRUN, TWO + "exit 255", "mpirun failed after all 2 ranks had ended with 0"),
+        (MPIRUN, TWO + "exit 255", "mpirun failed after all 2 ranks had ended with exit code 0"),
         (CONDA, "exit 0", "conda started 0 of 1 ranks"),
         (CONDA, "echo EnvironmentLocationNotFound >&2; exit 1", "conda started 0 of 1 ranks .* (EnvironmentLocationNotFound)"),
         (IMAGE, "echo FATAL: container creation failed; exit 255", "(FATAL: container creation failed)"),
@@ -95,7 +95,7 @@ def test_a_rank_that_was_lost_under_a_wrapper_that_ends_well_is_no_result(measur
 
 @pytest.mark.parametrize("keys", [MPIRUN, CONDA, IMAGE])
 def test_a_program_that_is_not_where_the_ranks_are_is_no_result(keys: dict[str, Any], measured: Measured) -> None:
-    with pytest.raises(LaunchError, match="/no/such/program: no such program"):
+    with pytest.raises(LaunchError, match="did not find the program /no/such/program in"):
         measured(keys, (TWO if keys is MPIRUN else ONE) + HONEST, "/no/such/program")
 
 

@@ -49,7 +49,7 @@ def test_everything_that_lacks_is_told_at_once(tmp_path: Path, monkeypatch: pyte
 def test_a_build_of_torch_for_the_cpu_and_a_missing_tool_are_told_of_devices(tmp_path: Path, kind: str) -> None:
     changes = {"campaign.axes.workload": "nano", "system.devices": {"cpu-rank": {"runs_on": kind}}}
     build, tool = find_missing_software(load(tmp_path, changes))
-    assert re.search(rf"nano\.yaml:1: PyTorch \S+ is no build for \w+ GPUs \(`runs_on: {kind}`\); install", build)
+    assert re.search(rf"nano\.yaml:1: PyTorch \S+ is not built for \w+ GPUs \(`runs_on: {kind}`\); install", build)
     assert "which lists the devices" in tool
     assert f"`runs_on: {kind}`" in tool
 
@@ -61,7 +61,7 @@ def test_a_build_of_torch_for_the_device_passes(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert missing_torch_requirement(["cuda", "cpu"]) is None
-    assert "no build for AMD GPUs" in str(missing_torch_requirement(["rocm"]))
+    assert "not built for AMD GPUs" in str(missing_torch_requirement(["rocm"]))
 
 
 def test_packages_of_fabric_and_launcher_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def parameters(options: SlurmOptions | None = None, of: SystemFile | None = None
     ],
 )
 def test_who_chooses_the_hosts(fabric: str, slurm: dict[str, Any], pinned: bool) -> None:
-    assert system(fabric, **slurm).pins_hosts is pinned
+    assert system(fabric, **slurm).are_hosts_pinned is pinned
 
 
 def test_devices_that_come_on_top_of_a_hosts_own_are_asked_for_with_them() -> None:

@@ -56,13 +56,13 @@ def test_results_that_no_host_sees_stop_the_first_lease(site: Site, fake_slurm: 
 @pytest.mark.parametrize(
     ("before", "verdict", "words"),
     [
-        ("", "ok", "host2 (partition gpu) sees {}, and writes there"),
+        ("", "ok", "host2 (partition gpu) sees {} and can write there"),
         (
             'set -- "$1" "$2" "$3" "$4" "$5" "$6" /no/python "$8"\n',
             "stop",
             "host2 (partition gpu) does not see the Python",
         ),
-        ("echo 'srun: error: Unable to allocate resources: Invalid account' >&2; exit 1\n", "note", "it is not known"),
+        ("echo 'srun: error: Unable to allocate resources: Invalid account' >&2; exit 1\n", "note", "it is unknown"),
     ],
 )
 def test_each_answer_of_a_host_has_a_verdict(

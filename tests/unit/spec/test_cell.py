@@ -67,13 +67,13 @@ def test_a_stored_configuration_is_read_without_its_layout() -> None:
     one = Configuration("one", 1, 2, 2, 2, "d", "local", "local")
     assert Configuration(**drop_layout({**asdict(one), "layout": ""})) == one
     assert Configuration(**drop_layout(asdict(one))) == one
-    with pytest.raises(ConfigError, match="'one': its hosts differ"):
+    with pytest.raises(ConfigError, match="'one' has hosts that differ"):
         drop_layout({**asdict(one), "layout": "1 x 2 local d | 1 x 1 local d"})
 
 
 def test_words_say_each_only_of_several_hosts() -> None:
-    assert Configuration("x", 1, 2, 2, 1, "d", "local", "local").words() == "1 host with 2 local d, 1 used"
-    assert Configuration("x", 2, 2, 1, 2, "d", "hybrid", "local").words() == "2 hosts with 1 local + 1 fabric d each"
+    assert Configuration("x", 1, 2, 2, 1, "d", "local", "local").describe() == "1 host with 2 local d, 1 used"
+    assert Configuration("x", 2, 2, 1, 2, "d", "hybrid", "local").describe() == "2 hosts with 1 local + 1 fabric d each"
 
 
 def test_label_names_every_axis() -> None:

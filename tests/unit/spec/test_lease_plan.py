@@ -37,7 +37,7 @@ def path(campaign: Campaign, tmp_path: Path) -> Path:
 
 def test_it_is_read_as_it_was_written(campaign: Campaign, path: Path) -> None:
     document = read_lease_plan(path)
-    assert document.text() == path.read_text()
+    assert document.format_text() == path.read_text()
     assert document.model_copy(update={"checksum": ""}) == plans_of(campaign)["1x1-local.c1"]
     assert path.name == "1x1-local.c1.json"
 
@@ -45,7 +45,7 @@ def test_it_is_read_as_it_was_written(campaign: Campaign, path: Path) -> None:
 def test_it_says_all_that_the_campaign_says_of_the_lease(campaign: Campaign, path: Path) -> None:
     document = read_lease_plan(path)
     cells = [cell for cell in expand_matrix(campaign).cells if cell.configuration.name == "1x1-local"]
-    assert list(document.work) == cells
+    assert list(document.work_cells) == cells
     for cell in cells:
         assert document.specification(cell) == build_specification(campaign, cell)
         assert hash_specification(document.specification(cell)) == cell.id
@@ -78,14 +78,14 @@ def _edited(change: Any) -> Any:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (_edited(lambda d: d["cells"][0].update(batch=99)), "was edited or is not complete: its checksum"),
+        (_edited(lambda d: d["cells"][0].update(batch=99)), "was edited or is incomplete .its checksum"),
         (_edited(lambda d: d["campaign_as_used"]["system"].update(name="other")), "its checksum does not match"),
         (_edited(lambda d: d.pop("cells")), "its checksum does not match"),
         (
             _edited(lambda d: d.update(schema_version="lease-plan/9")),
-            "schema_version is 'lease-plan/9', not 'lease-plan/1'",
+            "schema_version is 'lease-plan/9' instead of 'lease-plan/1'",
         ),
-        (lambda text: text[: len(text) // 2], "is not JSON"),
+        (lambda text: text[: len(text) // 2], "is not valid JSON"),
         (lambda text: "[]", "schema_version is None"),
     ],
 )
@@ -104,7 +104,7 @@ def test_one_of_a_key_that_is_not_known_is_refused(path: Path) -> None:
 
 
 def test_one_that_is_not_there_says_who_writes_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'campaign plan --write' writes a lease plan for every lease"):
+    with pytest.raises(ConfigError, match="'campaign plan --write' writes the plans of all leases"):
         read_lease_plan(tmp_path / "gone.json")
 
 

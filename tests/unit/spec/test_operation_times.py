@@ -76,7 +76,7 @@ def test_values_by_what_is_known_of_them():
     ],
 )
 def test_a_damaged_file_is_refused(damage):
-    with pytest.raises(ConfigError, match="no times of operations"):
+    with pytest.raises(ConfigError, match="not a valid file of operation times"):
         from_document({**read_published_times("h3").document(), **damage})
 
 

@@ -108,7 +108,7 @@ def test_a_truncated_record_is_named_with_its_remedy(tmp_path: Path, length: int
     store.write(a_record())
     path = store.path(ID, 1)
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(RecordError, match=f"{path}: not a whole record/1 record .*move it away") as caught:
+    with pytest.raises(RecordError, match=f"{path}: is not a complete record/1 record .*move it away") as caught:
         store.read_latest(ID, 1)
     assert "\n" not in str(caught.value)
 
@@ -133,7 +133,7 @@ def test_a_record_that_says_something_else_is_refused(tmp_path: Path, key: str, 
 def test_a_record_under_another_name_is_refused(tmp_path: Path) -> None:
     path = tmp_path / f"{ID}.2.json"
     path.write_text(a_record().model_dump_json())
-    with pytest.raises(RecordError, match=f"holds the record of {ID}.1; move it away"):
+    with pytest.raises(RecordError, match=f"contains the record of run {ID}.1; move it away"):
         read_record(path)
 
 
@@ -194,7 +194,7 @@ def test_records_are_awaited_only_as_long_as_they_may_take(tmp_path: Path) -> No
     store.await_records([], 0.0)
     store.await_records([(ID, 1)], 0.0)
     with pytest.raises(
-        RecordError, match=rf"{ID}\.2\.json: was written on another host, and is not seen here after 0 s"
+        RecordError, match=rf"{ID}\.2\.json: was written on another host but is not visible here after 0 s"
     ):
         store.await_records([(ID, 1), (ID, 2)], 0.0)
 

@@ -171,16 +171,16 @@ def test_ranks_on_cores_have_one_thread_unless_the_workload_says_more(tmp_path: 
     [
         ({"parser": "nccl_test"}, "'nccl_test' is not a parser; did you mean 'nccl_tests'?"),
         ({"parser": "hpl", "parsers": [{"metric": "loss", "regex": "(.)"}]}, "either 'parser' or 'parsers'"),
-        ({"launch_options": ["-v"]}, "'launch: once' uses none; remove them"),
-        ({"mpi": "pmix"}, "'mpi' goes with 'launch: srun' or 'launch: mpirun'"),
+        ({"launch_options": ["-v"]}, "'launch: once' has none; remove 'launch_options'"),
+        ({"mpi": "pmix"}, "'mpi' is allowed only with 'launch: srun' or 'launch: mpirun'"),
         ({"launch": "mpirun", "mpi": "pmix"}, "use openmpi or mpich"),
         ({"launch": "horovodrun", "software": IMAGE}, "use 'launch: mpirun' with an image"),
         ({"software": {"conda": "a", "venv": "/b"}}, "exactly one of"),
         ({"software": {}}, "exactly one of"),
         ({"software": {"conda": "--help"}}, "pattern"),
         ({"software": {"modules": ["a b"]}}, "pattern"),
-        ({"precision_arguments": {"tf32": []}}, "names tf32, which is not in 'precisions'"),
-        ({"precision_environment": {"bf16": {}}}, "names bf16"),
+        ({"precision_arguments": {"tf32": []}}, "has the precision tf32, which is not in 'precisions'"),
+        ({"precision_environment": {"bf16": {}}}, "has the precision bf16"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_what_to_do(keys: Any, message: str) -> None:
@@ -207,7 +207,7 @@ def test_names_in_braces_are_known_before_anything_runs(changes: Any, place: str
 
 def test_srun_is_refused_where_runs_are_started_without_slurm(tmp_path: Path) -> None:
     changes = {"campaign.axes.workload": ["program"], "workloads.program.launch": "srun"}
-    with pytest.raises(ConfigError, match=r"launch: srun needs a Slurm job, .*`launch: per_rank`"):
+    with pytest.raises(ConfigError, match=r"launch: srun needs a Slurm job, .*set `launch` to per_rank"):
         load(tmp_path, changes)
     assert load(tmp_path, {**changes, "system.launcher": "slurm"}).configurations
 

@@ -23,7 +23,8 @@ UNAVAILABLE = [
     "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
     "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
     "RuntimeError: CUDA error: no kernel image is available for execution on the device",
-    f"error: device cuda {DEVICE_NOT_AVAILABLE}this process sees none (driver, CUDA_VISIBLE_DEVICES, torch build: 2.13.0+cpu)",
+    f"error: device cuda {DEVICE_NOT_AVAILABLE}this process sees no device; check the driver, CUDA_VISIBLE_DEVICES and the "
+    "torch build (2.13.0+cpu)",
     "result: cudaErrorNoDevice",
     "CUDA_ERROR_NO_DEVICE",
     "cudaErrorDevicesUnavailable",

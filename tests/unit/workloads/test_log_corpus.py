@@ -78,10 +78,10 @@ def assert_both_are_noticed(path: Path, other: Path) -> None:
         if all(items <= found.metrics.items() for items in alone):
             assert path.parent.name in SIDE_BY_SIDE or RESULTS in (path, other), (path, other)
         else:
-            assert flagged(found, "it is not read"), (path, other)
+            assert flagged(found, "results.csv is ignored"), (path, other)
         return
     assert (found.status, numbers(found)) == ("invalid", (None, {}, {}, {})), (path, other)
-    assert "tests in one log" in found.problem, (path, other)
+    assert " tests (1: " in found.problem, (path, other)
     assert "1: " in found.problem, (path, other)
 
 
@@ -99,9 +99,9 @@ def assert_each_can_be_chosen(path: Path, other: Path) -> None:
     for number, alone in enumerate((each for test in tests for each in test), 1):
         found = read(path, whole, test=number)
         assert numbers(found) == numbers(alone), (path, other, number)
-        assert flagged(found, f"number {number} counts"), (path, other, number)
+        assert flagged(found, f"test {number} of the "), (path, other, number)
     assert numbers(read(path, whole, test="last")) == numbers(tests[1][-1]), (path, other)
-    assert "no test 99 in the log" in read(path, whole, test=99).problem
+    assert "the log has no test 99" in read(path, whole, test=99).problem
 
 
 @pytest.mark.parametrize("path", EACH, ids=ident)

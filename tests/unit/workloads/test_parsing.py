@@ -69,7 +69,7 @@ def test_what_matched_and_is_no_number_is_told_apart_from_what_was_not_found() -
     found = read_expressions(parsers, Log.from_text("rate: 1,234.5 MB/s\n"), RunContext())
     assert (found.status, found.problem) == (
         "incomplete",
-        r"not found in the output: b (speed: (\S+)); matched, but not a number: a (rate: (\S+) MB/s) matched '1,234.5'",
+        r"the output has no match for b (speed: (\S+)); a match is not a number: a (rate: (\S+) MB/s) matched '1,234.5'",
     )
 
 
@@ -92,20 +92,20 @@ def test_a_run_of_which_one_number_cannot_be_read_has_no_result(
     parser = Parser(metric="x", regex="rate: (.*)", take=take, required=required, **options)
     found = read_expressions([parser], log, RunContext())
     assert (found.status, found.metrics) == ("incomplete", {})
-    assert found.problem == f"matched, but not a number: x (rate: (.*)) matched '{unread}'"
+    assert found.problem == f"a match is not a number: x (rate: (.*)) matched '{unread}'"
 
 
 def test_a_string_of_json_that_cannot_be_read_leaves_no_result() -> None:
     found = read_expressions(
         [Parser(metric="x", json_key="rate")], Log.from_text('{"rate": 9}\n{"rate": "1,020"}\n'), RunContext()
     )
-    assert found.problem == "matched, but not a number: x (rate) matched '1,020'"
+    assert found.problem == "a match is not a number: x (rate) matched '1,020'"
 
 
 def test_words_beside_numbers_are_left_out_and_named() -> None:
     found = read_expressions([Parser(metric="x", regex=r"rate: (\S+)")], Log.from_text(LOG), RunContext())
     assert (found.status, found.metrics) == ("ok", {"x": 20.0})
-    assert found.flags[0] == "x: 1 word in place of a number left out, such as 'fast'"
+    assert found.flags[0] == "x: matches left out because they are not numbers: 1, such as 'fast'"
 
 
 @pytest.mark.parametrize("regex", [r"rate: ([\d.]+)", r"([\d.]+) samples"])
@@ -126,7 +126,7 @@ def test_two_matches_where_one_was_expected_are_told() -> None:
     twice = read_expressions([parser], Log.from_text("took 1.5 s\ntook 2.5 s\n"), RunContext())
     assert (twice.status, twice.problem) == (
         "invalid",
-        r"several matches where 'take: only' expects one: x_s (took (\S+) s) matched 2 times",
+        r"'take: only' allows one match, but there are several: x_s (took (\S+) s) matched 2 times",
     )
 
 
@@ -316,17 +316,18 @@ def test_skip_works_before_only_and_in_documents_and_names_what_it_leaves_nothin
     found = read_steps(skip=110)
     assert (found.status, found.problem) == (
         "incomplete",
-        r"not found in the output: step_time_s (took (\S+) s) behind the first 110, which 'skip' leaves out (110 in the output)",
+        r"the output has no match for step_time_s (took (\S+) s) after the first 110 matches, which 'skip' leaves out "
+        "(the output has 110)",
     )
 
 
 def test_more_steps_than_were_to_be_measured_are_flagged() -> None:
-    skip = "leave them out by 'skip: 10' of the parser"
-    flag = f"110 steps were found, and 100 were to be measured; if the first ones are warm-up, {skip}"
+    skip = "set 'skip: 10' in the parser"
+    flag = f"the log has 110 steps instead of the 100 to measure; if the first steps are warm-up, {skip}"
     assert flag in read_steps(steps=100).flags
-    assert not any("to be measured" in one for steps in (None, 110, 200) for one in read_steps(steps=steps).flags)
-    assert not any("to be measured" in one for one in read_steps(steps=100, skip=10).flags)
-    assert any("by 'skip: 10' of" in one for one in read_steps(steps=100, skip=5).flags)
+    assert not any("to measure" in one for steps in (None, 110, 200) for one in read_steps(steps=steps).flags)
+    assert not any("to measure" in one for one in read_steps(steps=100, skip=10).flags)
+    assert any("set 'skip: 10' in" in one for one in read_steps(steps=100, skip=5).flags)
 
 
 CSV = """\
@@ -356,25 +357,27 @@ def test_a_column_of_a_table_is_read_by_its_name(label: str, separator: str) -> 
 def test_a_table_has_quoted_cells_a_second_header_and_lines_of_others_between_its_rows() -> None:
     parsed = run_parsers([Parser(metric="x", csv_column="step_s", take="sum")], Log.from_text(CSV), 1)
     assert parsed.numbers == {"x": 2.0}
-    assert parsed.flags == ("x: 1 line left out, with another number of cells than the header, such as 'done, thanks'",)
+    assert parsed.flags == (
+        "x: 1 line left out because the number of cells differs from the header, such as 'done, thanks'",
+    )
     assert numbers(CSV, csv_column="val, loss", take="first") == {"x": 2.5}
     found = read_expressions(
         [Parser(metric="x", csv_column="val, loss", take="first")], Log.from_text(CSV), RunContext()
     )
-    assert found.problem == "matched, but not a number: x (val, loss) matched '1,5'"
+    assert found.problem == "a match is not a number: x (val, loss) matched '1,5'"
 
 
 def test_of_two_columns_with_one_name_none_is_read() -> None:
     found = read_expressions([Parser(metric="x", csv_column="t")], Log.from_text("t,t\n1,2\n"), RunContext())
-    assert (found.status, found.problem) == ("incomplete", "matched, but not a number: x (t) matched '1 | 2'")
+    assert (found.status, found.problem) == ("incomplete", "a match is not a number: x (t) matched '1 | 2'")
 
 
 def test_the_header_may_stand_alone_and_one_column_is_a_table() -> None:
     assert numbers("t\n1\n2.5\n", csv_column="t", take="sum") == {"x": 3.5}
     found = read_expressions([Parser(metric="x", csv_column="t")], Log.from_text("a,t\n"), RunContext())
-    assert found.problem == "not found in the output: x (t)"
+    assert found.problem == "the output has no match for x (t)"
     (told, line) = collect_hints(Log.from_text("a,t\n"), None, [Parser(metric="x", csv_column="s")])
-    assert (told, line) == ("lines of cells, where 's' is looked for as the name of a column:", "  a,t")
+    assert (told, line) == ("lines with cells (the header must have the cell 's'):", "  a,t")
 
 
 @pytest.mark.parametrize(
@@ -412,13 +415,13 @@ def test_a_duration_is_not_cut_by_its_expression_and_scales() -> None:
     found = read_expressions(
         [Parser(metric="x", json_key="t", form="duration")], Log.from_text('{"t": 90}\n'), RunContext()
     )
-    assert found.problem == "matched, but not a number: x (t) matched '90' (a duration is written h:mm:ss)"
+    assert found.problem == "a match is not a number: x (t) matched '90' (a duration is written h:mm:ss)"
 
 
 def test_a_number_of_json_without_its_unit_leaves_no_result() -> None:
     parser = Parser(metric="x", json_key="rate", units={"MB/s": 1.0})
     found = read_expressions([parser], Log.from_text('{"rate": "5 MB/s"}\n{"rate": 7}\n'), RunContext())
-    assert found.problem == "matched, but not a number: x (rate) matched '7'"
+    assert found.problem == "a match is not a number: x (rate) matched '7'"
 
 
 @pytest.mark.parametrize(
@@ -428,8 +431,11 @@ def test_a_number_of_json_without_its_unit_leaves_no_result() -> None:
         ({}, "give exactly one of 'regex', 'json_key' and 'csv_column'"),
         ({"csv_column": ""}, "at least 1 character"),
         ({"regex": "(.)", "skip": -1}, "greater than or equal to 0"),
-        ({"regex": "(.)", "form": "duration", "thousands": ","}, "which has no 'thousands'; remove 'thousands'"),
-        ({"regex": "(.)", "form": "duration", "units": {"s": 1.0}}, "which has no 'units'; remove 'units'"),
+        (
+            {"regex": "(.)", "form": "duration", "thousands": ","},
+            "cannot be combined with 'thousands'; remove 'thousands'",
+        ),
+        ({"regex": "(.)", "form": "duration", "units": {"s": 1.0}}, "cannot be combined with 'units'; remove 'units'"),
         ({"regex": "(.)", "form": "h:mm:ss"}, "'number' or 'duration'"),
     ],
 )

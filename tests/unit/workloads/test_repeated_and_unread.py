@@ -51,13 +51,13 @@ def take(name: str, text: str, **scope: Any) -> LogReading:
 def test_reports_of_a_perftest_that_runs_without_end_are_averaged() -> None:
     found = take("perftest", BANDWIDTH)
     assert found.metrics["bandwidth_gb_per_s"] == pytest.approx(10_000 * 2**20 / 1e9)
-    assert flagged(found, "3 reports of one size, as with --run_infinitely: their mean counts")
+    assert flagged(found, "the mean of 3 reports per size counts, as with --run_infinitely")
     assert not flagged(found, "client and server")
 
 
 def test_two_sides_of_a_perftest_are_still_two_sides() -> None:
     found = read("perftest/client-and-server")
-    assert flagged(found, "client and server both printed: the slower counts")
+    assert flagged(found, "client and server both printed results; the slower result counts")
     assert not flagged(found, "run_infinitely")
     assert dict(found.curves["bandwidth"].points)[2] == pytest.approx(5.29 * 2**20 / 1e9)
     assert dict(found.curves["bandwidth_peak"].points)[2] == pytest.approx(5.31 * 2**20 / 1e9)
@@ -138,10 +138,10 @@ def test_the_times_of_a_table_of_yolo11_give_the_time_of_an_epoch() -> None:
     text = "epoch,time,train/box_loss,metrics/mAP50(B)\n1,15.5,2.1,0.1\n2,25.7,1.9,0.25\n3,35.5,1.9,0.25\n"
     found = take("yolov5", text)
     assert found.metrics["epoch_and_validation_time_s"] == pytest.approx(10.0)
-    assert flagged(found, "includes its validation", "no number of images")
+    assert flagged(found, "includes the validation", "no number of images")
     resumed = take("yolov5", text.replace("35.5", "5.5"))
     assert "epoch_and_validation_time_s" not in resumed.metrics
-    assert flagged(resumed, "do not grow")
+    assert flagged(resumed, "do not increase")
 
 
 DLIO = '{"num_accelerators": 1, "metric": {"train_throughput_mean_samples_per_second": 8.0, "train_io_mean_MB_per_second": "n/a", '

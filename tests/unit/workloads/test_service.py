@@ -104,7 +104,7 @@ def client(*command: str, **keys: Any) -> dict[str, Any]:
 COUNTED = [RATE, {"metric": "requests", "regex": r"of (\d+)"}, {"metric": "errors", "regex": r"(\d+) errors"}]
 OUT_OF_MEMORY = "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB'; exit 1"
 LATE = {"server": {"ready_within_s": 2.5}}
-SHARE = r"(\d+) of \d+ requests failed \((25|10) %; errors_at_most_pct is 1\)"
+SHARE = r"(\d+) of \d+ requests failed \((25|10) %, errors_at_most_pct is 1\)"
 
 
 @pytest.mark.parametrize(
@@ -182,12 +182,12 @@ def test_a_fixed_port_that_is_taken_is_the_machines_failure(measure: Measure) ->
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        with pytest.raises(LaunchError, match=rf"port {port} \(server.port\) is used by another process"):
+        with pytest.raises(LaunchError, match=rf"port {port} \(server.port\) is in use by another process"):
             measure(service(server={"port": port}))
 
 
 def test_a_missing_program_is_the_machines_failure(measure: Measure) -> None:
-    with pytest.raises(LaunchError, match="no-such-server: could not be started"):
+    with pytest.raises(LaunchError, match="no-such-server could not be started"):
         measure(service(server={"command": ["/no-such-server"]}))
 
 
@@ -203,7 +203,7 @@ def test_a_wrapper_that_starts_no_program_is_the_machines_failure(
     conda.write_text(f'#!/bin/sh\n{count}\nshift 4\nexec "$@"\n')
     conda.chmod(0o755)
     monkeypatch.setenv("PATH", str(conda.parent), prepend=os.pathsep)
-    with pytest.raises(LaunchError, match=r"conda did not start the program, and "):
+    with pytest.raises(LaunchError, match=r"conda did not start the program and "):
         measure(service(software={"conda": "ml"}))
 
 
@@ -276,13 +276,13 @@ def test_a_process_of_the_server_that_ends_on_another_host_ends_the_run(measure:
         ({"objective": {"ttft_ms": {"p99": 500}}}, "objective"),
         (
             {"client": {"command": ["x"], "parsers": [RATE], "result": "/tmp/x"}},
-            "is no path within the run's directory",
+            "is not inside the run's directory",
         ),
         ({"client": {"command": ["x"]}}, "give either 'parser' or 'parsers'"),
         ({"server": {"ready": {"tcp": True, "log": "x"}}}, "give exactly one of 'http', 'tcp: true' and 'log'"),
-        ({"server": {"ready": {"log": "("}}}, "is no regular expression"),
-        ({"server": {"ready": {"http": "health"}}}, "is no path"),
-        ({"options": {"port": 1}}, "'options' has 'port', which is a name of the run"),
+        ({"server": {"ready": {"log": "("}}}, "is not a valid regular expression"),
+        ({"server": {"ready": {"http": "health"}}}, "is not a path"),
+        ({"options": {"port": 1}}, "the option 'port' has a reserved name"),
     ],
 )
 def test_a_file_that_contradicts_itself_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -416,7 +416,7 @@ def test_counters_are_differences_and_gauges_are_the_last_value() -> None:
     assert missing == []
     assert compute_server_metrics(ServerMetrics(read={"a": "absent"}), "", PAGE % (1, 1, 1)) == (
         {},
-        ["the server's /metrics has no absent"],
+        ["the metrics page /metrics of the server has no series absent"],
     )
     with pytest.raises(ValueError, match="html"):
         compute_server_metrics(ServerMetrics(read=read), "", "<html>\n")

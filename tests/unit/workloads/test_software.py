@@ -158,7 +158,7 @@ def test_what_is_not_there_is_told_with_what_to_do(install: Install, tmp_path: P
     for wanted, message in (
         (conda("ml"), "w: conda is not on the PATH of .*; load or install it"),
         (container(image), "w: apptainer is not on the PATH of .*`program: singularity`"),
-        (Software(venv=str(tmp_path)), r"w: .* is no virtual environment .*python -m venv"),
+        (Software(venv=str(tmp_path)), r"w: .* is not a virtual environment .*python -m venv"),
         (Software(modules=("gcc",)), r"w: the modules 'gcc' cannot be used"),
     ):
         with pytest.raises(LaunchError, match=message):
@@ -167,10 +167,10 @@ def test_what_is_not_there_is_told_with_what_to_do(install: Install, tmp_path: P
     install("apptainer", APPTAINER)
     for wanted, message in (
         (conda("other"), "w: the conda environment 'other' cannot be used .*Not a conda environment: other.*create it"),
-        (container(image), "w: the image .*a.sif' is not there .*build or copy it"),
+        (container(image), "w: the image .*a.sif' does not exist .*build or copy it"),
         (
             Software(apptainer=Container(image="docker://a/b")),
-            "another image tomorrow; fetch it once with `apptainer pull",
+            "whose image may change; fetch it once with `apptainer pull",
         ),
     ):
         with pytest.raises(LaunchError, match=message):
@@ -248,7 +248,7 @@ def test_software_that_is_not_there_is_no_failure_of_the_program(
 ) -> None:
     ended, store = driven(software={"venv": "/no/such/place"})
     assert isinstance(ended.error, LaunchError)
-    assert "workload 'program': '/no/such/place' is no virtual environment" in str(ended.error)
+    assert "workload 'program': '/no/such/place' is not a virtual environment" in str(ended.error)
     assert list(store) == []
     assert list((store.results / "logs").rglob("*.log")) == []  # nothing was started
 

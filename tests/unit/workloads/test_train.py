@@ -54,7 +54,7 @@ def test_data_parallel_is_one_process_for_the_devices_of_a_host(tmp_path: Path) 
     write_result(tmp_path, result(0).model_copy(update={"world_size": 1}))
     found = workload.read(run, StepEnd((0,), 0.0, 1.0), Log.from_text(""))
     assert (found.status, found.throughput_per_s) == ("ok", pytest.approx(4 * 4 * 3 / 0.5))
-    assert "one process" in (workload.unsupported_reason(one_cell(hosts=2, options={"parallel": "dp"}), "cuda") or "")
+    assert "one host only" in (workload.unsupported_reason(one_cell(hosts=2, options={"parallel": "dp"}), "cuda") or "")
     assert workload.unsupported_reason(cell, "cuda") is None
 
 
@@ -67,7 +67,7 @@ def test_one_device_shares_its_work_with_nobody(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"accumulation": 3}, "cannot be divided into 3 micro-steps"),
-        ({"parallel": "fsdp", "measure_communication": True}, "all-reduce of ddp"),
+        ({"parallel": "fsdp", "measure_communication": True}, "supported with 'parallel: ddp' only"),
         ({"parallel": "fsdp", "accumulation": 2}, None),
         ({"measure_communication": True}, None),
     ],
@@ -186,10 +186,10 @@ def test_a_run_says_what_torch_loaded_where_ranks_are_and_all_devices_of_one_pro
     ("second", "reason", "given"),
     [
         (UUIDS[0], "several ranks used one device", {}),
-        ("GPU-5f6b2f1c-0e0f-3c1f-8d3e-00000000000f", "a rank used a device that is not of the run", {}),
+        ("GPU-5f6b2f1c-0e0f-3c1f-8d3e-00000000000f", "a rank used a device that does not belong to the run", {}),
         (
             "GPU-5f6b2f1c-0e0f-3c1f-8d3e-00000000000f",
-            "a rank used a device that is not of the run",
+            "a rank used a device that does not belong to the run",
             {"launcher": "local"},
         ),
         # Parts of devices show their whole.

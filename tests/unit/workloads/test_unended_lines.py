@@ -69,11 +69,11 @@ def test_own_parsers_leave_out_a_number_that_may_be_cut_off() -> None:
     text = "rate: 990\nrate: 102"  # of 1020
     found = own(text, regex=r"rate: (\d+)")
     assert found.metrics == {"rate_per_s": 990.0}
-    assert flagged(found, "the last line has no line feed and may be cut off, so it is left out: 'rate: 102'")
+    assert flagged(found, "the last line has no line feed and is left out because it may be cut off: 'rate: 102'")
     assert own(text, regex=r"rate: (\d+)", ended=True).metrics == {"rate_per_s": 102.0}
     alone = own("rate: 102", regex=r"rate: (\d+)")
     assert alone.status == "incomplete"
-    assert "add a line feed if the log is whole" in alone.problem
+    assert "add a line feed if the log is complete" in alone.problem
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""RO-Crate of an archive, which is the content of `ro-crate-metadata.json`. No files are touched.
+"""RO-Crate of an archive, which is the content of `ro-crate-metadata.json`. No files are read or written.
 
 Standards: RO-Crate 1.1 (https://w3id.org/ro/crate/1.1); Workflow Run Crate 0.5 (https://w3id.org/ro/wfrun/workflow/0.5), which
-extends Process Run Crate 0.5 and Workflow RO-Crate 1.0. The workflow is the Snakefile, executed once for the whole campaign.
-Each
+extends Process Run Crate 0.5 and Workflow RO-Crate 1.0. The workflow is the Snakefile, executed once for the whole campaign. Each
 lease is one execution of the measuring program, with the records of its runs as results.
 """
 
@@ -143,7 +142,7 @@ def _make_root_entity(
         "Dataset",
         name=crate.title or crate.name,
         description=crate.question or f"Measurements of the campaign {crate.name} on {crate.system}.",
-        # The end of the last run, not the time of writing, so that the same results give the same crate.
+        # The date is the end of the last run instead of the time of writing, so that the same results give the same crate.
         datePublished=_format_time(end_s or 0.0),
         conformsTo=[_make_reference(address) for address in PROFILES_BY_URL],
         mainEntity=_make_reference(SNAKEFILE),
@@ -159,13 +158,16 @@ def _make_license_entity(crate: CrateDescription) -> CrateEntity:
     name = crate.license
     if not name:
         return _make_entity(
-            "#license", "CreativeWork", name="Not stated", description="Ask who made this archive before reusing it."
+            "#license",
+            "CreativeWork",
+            name="Not stated",
+            description="Ask the authors of this archive before you reuse it.",
         )
     return _make_entity(name if "://" in name else f"https://spdx.org/licenses/{name}", "CreativeWork", name=name)
 
 
 def _make_context_entities(crate: CrateDescription) -> Iterator[CrateEntity]:
-    """Yield the entities that others refer to (language, profiles, program, packages, creator and license)."""
+    """Yield the entities that other entities refer to: language, profiles, program, packages, creator and license."""
     yield _make_entity(
         _LANGUAGE_ID, "ComputerLanguage", name="Snakemake", url=_make_reference("https://snakemake.readthedocs.io")
     )
@@ -199,8 +201,7 @@ def _make_file_entity(crate: CrateDescription, name: str, facts: FileFacts) -> C
             ["File", "SoftwareSourceCode", "ComputationalWorkflow"],
             **common,
             name="Workflow of Composable Campaign",
-            description="Entry of the Snakemake workflow, as it stands in the version that made this archive. It needs the program "
-            "itself to run.",
+            description="Entry point of the Snakemake workflow in the version that made this archive. It needs the program to run.",
             version=crate.version,
             programmingLanguage=_make_reference(_LANGUAGE_ID),
         )
@@ -212,7 +213,7 @@ def _make_file_entity(crate: CrateDescription, name: str, facts: FileFacts) -> C
 def _make_action_entities(
     crate: CrateDescription, files: Mapping[str, FileFacts], actions: Sequence[LeaseAction]
 ) -> Iterator[CrateEntity]:
-    """Yield one action entity for the campaign as a whole, and one per lease."""
+    """Yield one action entity for the whole campaign, and one per lease."""
     config_files = [name for name in files if name.startswith(f"{CONFIG}/")]
     workload_files = {name for name in config_files if name.startswith(f"{CONFIG}/workloads/")}
     workload_files |= {member for members in crate.programs.values() for member in members}
@@ -281,13 +282,13 @@ def find_crate_problems(document: Any, files: Mapping[str, FileFacts]) -> list[s
         # Only files have a checksum.
         file_entities = {name: entity for name, entity in entities.items() if "sha256" in entity}
     except (KeyError, TypeError, AttributeError) as error:
-        return [f"it is no RO-Crate ({error!r})"]
+        return [f"it is not an RO-Crate ({error!r})"]
     return [
-        *(f"its root does not conform to {address}" for address in PROFILES_BY_URL if address not in profiles),
+        *(f"the root does not conform to {address}" for address in PROFILES_BY_URL if address not in profiles),
         *(f"'{name}' is not described" for name in sorted(set(files) - set(file_entities))),
-        *(f"'{name}' is described, but not there" for name in sorted(set(file_entities) - set(files))),
+        *(f"'{name}' is described but missing" for name in sorted(set(file_entities) - set(files))),
         *(
-            f"'{name}' is not the file that is described"
+            f"'{name}' differs from its description"
             for name, facts in sorted(files.items())
             if (entity := file_entities.get(name))
             and (entity.get("sha256"), entity.get("contentSize")) != (facts.sha256, str(facts.size))

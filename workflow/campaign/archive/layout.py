@@ -1,4 +1,4 @@
-"""Layout of an archive, with its schema, its parts, and the index that lists all members with checksums. Pure."""
+"""Layout of an archive: its schema, its parts, and the index that lists all members with checksums."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from campaign.spec.record import IN_ARCHIVE
+from campaign.spec.record import ARCHIVE_PATH
 
 SCHEMA = "archive/3"
 
@@ -27,12 +27,12 @@ WRITE_ONCE_PARTS = (
     "slurm/excluded",
     "superseded",
 )
-"""Directories of the results whose files are written once. A renewed archive keeps the files that it had of them."""
+"""Directories of the results whose files are written once. An archive that is written again keeps its files in them."""
 PARTS = ("plan", "records", "shared", *WRITE_ONCE_PARTS[1:], "tables")
 """Directories of the results that an archive contains, in order. Logs, scratch files and the drawn report are not included."""
 
 INDEX = "archive.json"
-CAMPAIGN = IN_ARCHIVE
+CAMPAIGN = ARCHIVE_PATH
 CRATE = "ro-crate-metadata.json"
 README = "README.md"
 CONFIG = "config"
@@ -45,28 +45,29 @@ _SUFFIXES_BY_PART = {
 _OTHER_MEMBER_PATTERN = re.compile(
     rf"{re.escape(INDEX)}|{re.escape(CAMPAIGN)}|{re.escape(CRATE)}|{re.escape(README)}"
     rf"|{SNAKEFILE}|workflow/rules/[^/]+\.smk|{CONFIG}/[^\0-\37]+"
-    # Written by earlier versions, and still read.
+    # Earlier versions wrote these members. They are still read.
     r"|questions/[^\0-\37]+\.json"
 )
 
 PART_DESCRIPTIONS: Mapping[str, str] = {
-    "config": "the campaign as used, with the system and the workloads that it names, as YAML with all defaults filled in, and the "
-    "programs and input files of the workloads",
-    "plan": "what was to be measured, in which order and at what expected cost",
-    "records": "one JSON file a run (`<cell id>.<repetition>.json`): what was asked, how it ended, every step time, all metrics",
-    "shared": "what many records have in common, once, under its hash: environments, compositions, the campaign, measured links",
-    "telemetry": "samples beside the runs (Parquet, or JSON where a host had no pyarrow: time, host, part, quantity, value)",
-    "leases": "one JSON file a lease: times, what was requested and what was obtained, faults",
-    "links": "which measured links (in shared/) belong to which lease",
-    "devices": "checks of devices (in shared/) by earlier versions, and their leases; nothing reads them",
-    "manifests": "what became of the runs of each lease",
-    "stops": "cells that a target for the interval ended before their most repetitions",
-    "limits": "batches that ran out of memory, and those that contradict it",
-    "readings": "what kept logs were read to say later, by which parser and when; of a run, the newest counts",
-    "slurm/excluded": "hosts that failed and were left out, and when they were used again",
-    "superseded": "what was set aside and measured again; it counts for nothing",
+    "config": "the campaign as used, with its system and workloads, as YAML with all defaults filled in, and the programs "
+    "and input files of the workloads",
+    "plan": "the planned runs, their order, and their expected cost",
+    "records": "one JSON file per run (`<cell id>.<repetition>.json`): settings, outcome, every step time, all metrics",
+    "shared": "data that many records share, stored once under its hash: environments, compositions, the campaign, measured links",
+    "telemetry": "samples taken during the runs (time, host, part, quantity, value), as Parquet, or as JSON from hosts without "
+    "pyarrow",
+    "leases": "one JSON file per lease: times, the requested and the obtained composition, faults",
+    "links": "the lease of each link measurement in shared/",
+    "devices": "leases of the device checks in shared/, written by earlier versions and no longer read",
+    "manifests": "outcomes of the runs of each lease",
+    "stops": "cells that reached their target interval before the maximum number of repetitions",
+    "limits": "batches that ran out of memory, and runs that contradict this",
+    "readings": "results of reading stored logs again, with parser and time; the newest reading of a run is used",
+    "slurm/excluded": "hosts that failed and were excluded, and when they were used again",
+    "superseded": "records that were set aside and measured again; they are not used",
     "tables": "runs and cells (Parquet and CSV), telemetry (Parquet), leases, links and context (JSON)",
-    "workflow": "the rules of the workflow, whose entry is `workflow/Snakefile`",
+    "workflow": "the rules of the workflow; its entry point is `workflow/Snakefile`",
 }
 """Descriptions of the directories of an archive."""
 
@@ -125,14 +126,14 @@ def dump_json(document: object) -> bytes:
 
 
 def find_part(name: str) -> str:
-    """Return the part that a member belongs to. The result is empty for a member outside the parts."""
+    """Return the part that a member belongs to, or an empty string for a member outside the parts."""
     return next((part for part in PARTS if name.startswith(f"{part}/")), "")
 
 
 def is_allowed_member(name: str) -> bool:
     """Return True if an archive may contain a file of this name.
 
-    Nothing may be unpacked to a place where a campaign would run it or follow it as settings.
+    No member may be unpacked to a location where a campaign would run it or use it as settings.
     """
     if any(part.startswith(".") for part in PurePosixPath(name).parts):
         return False
@@ -176,28 +177,28 @@ def format_readme(
     ).rstrip()
     return f"""# {title or campaign}
 
-Results of the campaign '{campaign}', made with Composable Campaign. This is a Workflow Run RO-Crate: `{CRATE}`
+Results of the campaign '{campaign}', measured with Composable Campaign. This is a Workflow Run RO-Crate: `{CRATE}`
 describes every file in a standard way (https://w3id.org/ro/wfrun/workflow/0.5).
 
-## What is here
+## Contents
 
-- `{CRATE}`: which software did what, when, from what, with which result
+- `{CRATE}`: the steps of the campaign, with their software, times, inputs and results
 - `{INDEX}`: schema of this archive ({SCHEMA}) and the SHA-256 of every other file
 - `{CAMPAIGN}`: the campaign as used, as one document
 {part_lines}
 
-## Read it without Composable Campaign
+## Use the archive without Composable Campaign
 
-The numbers are in `tables/cells.csv` (one line a cell: median, mean, interval) and `tables/runs.csv` (one line a run); the
-Parquet files beside them hold the same with types. Units are in the names of the columns (`_s` seconds, `_j` joules, `_mib` MiB,
-`_per_s` per second). A value that is missing was not measured; it is never zero.
+The numbers are in `tables/cells.csv` (one line per cell: median, mean, interval) and `tables/runs.csv` (one line per run). The
+Parquet files next to them contain the same values with types. Column names contain the units (`_s` seconds, `_j` joules, `_mib`
+MiB, `_per_s` per second). A missing value was not measured; it does not mean zero.
 
     import pandas as pd
     cells = pd.read_parquet("tables/cells.parquet")
 
     duckdb -c "select configuration, workload, batch, median from 'tables/cells.parquet' where state = 'measured'"
 
-## Read it with it
+## Use the archive with Composable Campaign
 
     campaign archive verify FILE.zip
     campaign report FILE.zip

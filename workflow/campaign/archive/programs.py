@@ -35,7 +35,7 @@ def select_programs(
 ) -> PackedPrograms:
     """Select the programs and input files that still have the content that was measured.
 
-    Each is searched at its measured path, at its current path, and in the directories to which archives were unpacked.
+    Each file is searched at its measured path, at its current path, and in the directories to which archives were unpacked.
 
     Args:
         inputs: files that were measured, by workload.
@@ -57,9 +57,9 @@ def select_programs(
         if path is None:
             left_out[f"{text} of {workload}: {problem}"] = None
         elif member in used_names or digest_by_member.get(member, file.sha256) != file.sha256:
-            left_out[f"{text} of {workload}: another file of the archive has its name"] = None
+            left_out[f"{text} of {workload}: another file in the archive has the same name"] = None
         elif not is_allowed_member(member):
-            left_out[f"{text} of {workload}: an archive holds no file of this name"] = None
+            left_out[f"{text} of {workload}: an archive may not contain a file of this name"] = None
         else:
             files_by_member[member], digest_by_member[member] = path, file.sha256
             members_by_workload[workload] = (*members_by_workload.get(workload, ()), member)
@@ -81,7 +81,9 @@ def reject_unmeasured_programs(inputs: Inputs, members: Mapping[str, str]) -> No
     measured_digests = {archive_path(text, file.sha256): file.sha256 for _, text, file in _iterate_inputs(inputs)}
     for name, digest in members.items():
         if is_program_member(name) and measured_digests.get(name) != digest:
-            raise ArchiveError(f"member '{name}' is no program or input file that was measured; do not trust this file")
+            raise ArchiveError(
+                f"member '{name}' is not a program or input file that was measured; do not trust this file"
+            )
 
 
 def _iterate_inputs(inputs: Inputs) -> Iterator[tuple[str, str, InputFile]]:
@@ -94,17 +96,17 @@ def _iterate_inputs(inputs: Inputs) -> Iterator[tuple[str, str, InputFile]]:
 def _find_measured_file(file: InputFile, candidates: Iterable[Path], max_mib: float) -> tuple[str, Path | None]:
     """Return ('', path) of the first candidate that has the measured content, or (reason, None) if there is none."""
     if max_mib == 0:
-        return "no file is packed by --inputs-mib 0", None
-    problem = "is gone"
+        return "not packed because of --inputs-mib 0", None
+    problem = "no longer exists"
     for path in (path for path in candidates if path.is_file()):
         size = path.stat().st_size
         if size > max_mib * 2**20:
-            return f"{size / 2**20:.3g} MiB, more than {max_mib:g} MiB", None
+            return f"is larger than {max_mib:g} MiB ({size / 2**20:.3g} MiB)", None
         content = path.read_bytes()
         if compute_facts(content).sha256 == file.sha256:
             text = content.decode(errors="replace")
             if secret := next(find_secrets(text), None):
-                return f"has {secret.description} in line {text.count(chr(10), 0, secret.begin) + 1}", None
+                return f"contains {secret.description} in line {text.count(chr(10), 0, secret.begin) + 1}", None
             return "", path
         problem = "was edited after it was measured"
     return problem, None

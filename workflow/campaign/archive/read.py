@@ -35,14 +35,18 @@ from campaign.archive.programs import reject_unmeasured_programs
 from campaign.common.errors import ArchiveError, CampaignError, format_first_error
 from campaign.plan.campaign.resolve import Campaign, campaign_from_document
 
-MAX_UNPACKED_BYTES = 50 * 2**30  # size limit of the unpacked archive, so that a zip bomb cannot fill the disk
+MAX_UNPACKED_BYTES = 50 * 2**30
+"""Size limit of the unpacked archive, so that a zip bomb cannot fill the disk."""
 MAX_MEMBERS = 5_000_000
-_UNCONDITIONAL_UNPACKED_BYTES = 64 * 2**20  # allowed for every archive, whatever its compressed size is
-_MAX_COMPRESSION_RATIO = 100  # of additional bytes to compressed bytes; numbers in text reach 10, and zeros 1,000
+_UNCONDITIONAL_UNPACKED_BYTES = 64 * 2**20
+"""Unpacked size that is allowed for every archive, regardless of its compressed size."""
+_MAX_COMPRESSION_RATIO = 100
+"""Maximum ratio of additional bytes to compressed bytes. Numbers in text reach 10, and zeros 1,000."""
 _CHUNK_BYTES = 2**20
-_COPY_AGAIN = "copy it again from where it was made"
-_FREE_SPACE = "free space, or set TMPDIR to a directory that has it"
-_NO_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # errors that are never caused by the archive
+_COPY_AGAIN = "copy it again from its source"
+_FREE_SPACE = "free space, or set TMPDIR to a directory with enough space"
+_NO_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Errors that the archive never causes."""
 _DISTRUST = "do not trust this file"
 
 
@@ -77,8 +81,8 @@ class OpenedArchive:
 def open_archive(path: Path) -> Iterator[OpenedArchive]:
     """Check an archive and unpack it into a temporary directory for the duration of the block.
 
-    Raises ArchiveError if the file is not an archive, has an unknown schema version, would fill the disk, or has a member
-    that points outside. Missing, added and damaged members also raise it, each with its name.
+    Raises ArchiveError if the file is not an archive, has an unknown schema version, would fill the disk, or has a member that
+    points outside. The error is also raised for missing, added and damaged members, with their names.
     """
     with TemporaryDirectory(prefix="campaign-archive-") as scratch:
         archive = unpack_archive(path, Path(scratch))
@@ -128,7 +132,7 @@ def unpack_archive(path: Path, directory: Path) -> OpenedArchive:
         if getattr(error, "errno", None) in _NO_SPACE_ERRNOS:
             raise ArchiveError(f"{path}: could not be unpacked into {directory} ({error}); {_FREE_SPACE}") from error
         words = replace_directory(str(error), path, directory)
-        raise ArchiveError(f"{path}: is not a complete archive ({words}); {_COPY_AGAIN}") from error
+        raise ArchiveError(f"{path} is not a complete archive ({words}); {_COPY_AGAIN}") from error
     try:
         campaign = campaign_from_document(json.loads((directory / CAMPAIGN).read_bytes()))
         reject_unmeasured_programs(campaign.inputs, index.sha256)
@@ -150,12 +154,12 @@ def extract_to_directory(path: Path, root: Path) -> OpenedArchive:
         root.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".campaign-archive-", dir=root))
     except OSError as error:
-        raise ArchiveError(f"{root}: cannot be written ({error.strerror}); give another --into") from error
+        raise ArchiveError(f"{root} is not writable ({error.strerror}); give another --into") from error
     try:
         archive = unpack_archive(path, scratch)
         target = root / archive.campaign.name
         if target.exists():
-            raise ArchiveError(f"{target}: already exists and is not replaced; give another --into")
+            raise ArchiveError(f"{target} already exists and is not replaced; give another --into")
         scratch.chmod(0o755)
         scratch.rename(target)
     except BaseException:
@@ -172,7 +176,7 @@ def check_archive(path: Path) -> tuple[ArchiveIndex, list[str]]:
     with open_archive(path) as archive:
         crate = archive.directory / CRATE
         if not crate.is_file():
-            return archive.index, [f"there is no {CRATE}"]
+            return archive.index, [f"{CRATE} is missing"]
         try:
             document = json.loads(crate.read_bytes())
         except (ValueError, RecursionError) as error:
@@ -181,20 +185,21 @@ def check_archive(path: Path) -> tuple[ArchiveIndex, list[str]]:
 
 
 def _read_index(path: Path, archive: zipfile.ZipFile) -> ArchiveIndex:
-    # Programs differ in which of two members they use, so that one could be checked and the other one read.
+    """Read and check the index of an archive. Raises ArchiveError if it is missing, damaged, or of another schema version."""
+    # Programs differ in which of two members of one name they use, so one could be checked and the other one used.
     if archive.namelist().count(INDEX) > 1:
-        raise ArchiveError(f"{path}: '{INDEX}' stands twice; {_DISTRUST}")
+        raise ArchiveError(f"{path}: member '{INDEX}' occurs twice; {_DISTRUST}")
     try:
         info = archive.getinfo(INDEX)
         if info.file_size > _compute_max_unpacked_bytes(min(info.compress_size, path.stat().st_size)):
-            raise ArchiveError(f"{path}: its {INDEX} is larger than any can be; {_DISTRUST}")
+            raise ArchiveError(f"{path}: its {INDEX} is too large; {_DISTRUST}")
         content = archive.read(INDEX)
         version = json.loads(content)["schema_version"]
     except (KeyError, ValueError, TypeError, RecursionError):
-        raise ArchiveError(f"{path}: has no readable {INDEX}; it was not made by 'campaign archive'") from None
+        raise ArchiveError(f"{path} has no readable {INDEX}; it was not made by 'campaign archive'") from None
     if version != SCHEMA:
         raise ArchiveError(
-            f"{path}: has schema {version!r}; this version reads {SCHEMA!r}. Use the version that made it"
+            f"{path} has schema {version!r}, but this version reads only {SCHEMA!r}; use the version that made it"
         )
     try:
         index = TypeAdapter(ArchiveIndex).validate_json(content, strict=True)
@@ -204,7 +209,7 @@ def _read_index(path: Path, archive: zipfile.ZipFile) -> ArchiveIndex:
         raise ArchiveError(f"{path}: its {INDEX} lists no checksums; it was not made by 'campaign archive'")
     for name in index.order:
         if name not in index.sha256 or find_part(name) != "manifests":
-            raise ArchiveError(f"{path}: its {INDEX} orders '{name}', which is no manifest in it; {_DISTRUST}")
+            raise ArchiveError(f"{path}: its {INDEX} lists '{name}' as a manifest, which it is not; {_DISTRUST}")
     return index
 
 
@@ -217,18 +222,18 @@ def _check_members(
         if not _is_inside_archive(info):
             raise ArchiveError(f"{path}: member '{info.filename}' points outside the archive; {_DISTRUST}")
         if not is_allowed_member(info.filename):
-            raise ArchiveError(f"{path}: member '{info.filename}' is none that 'campaign archive' packs; {_DISTRUST}")
+            raise ArchiveError(f"{path}: 'campaign archive' never packs member '{info.filename}'; {_DISTRUST}")
     if differences := _describe_differences([info.filename for info in infos], checksums):
         raise ArchiveError(f"{path}: members differ from the archive's list: {', '.join(differences)}; {_COPY_AGAIN}")
     unpacked_bytes, compressed_bytes = sum(info.file_size for info in infos), sum(info.compress_size for info in infos)
     size = path.stat().st_size
     if unpacked_bytes > _compute_max_unpacked_bytes(size) or len(infos) > MAX_MEMBERS or compressed_bytes > size:
         raise ArchiveError(
-            f"{path}: would unpack to more than it can hold ({_format_gib(unpacked_bytes)}); {_DISTRUST}"
+            f"{path} would unpack to {_format_gib(unpacked_bytes)}, more than an archive of this size can hold; {_DISTRUST}"
         )
     if unpacked_bytes > (free_bytes := shutil.disk_usage(directory).free):
         raise ArchiveError(
-            f"{path}: unpacks to {_format_gib(unpacked_bytes)}, and "
+            f"{path} unpacks to {_format_gib(unpacked_bytes)}, but only "
             f"{_format_gib(free_bytes)} are free in {directory.parent}; {_FREE_SPACE}"
         )
     return infos
@@ -244,6 +249,7 @@ def _format_gib(size: int) -> str:
 
 
 def _is_inside_archive(info: zipfile.ZipInfo) -> bool:
+    """Return whether a member is a regular file with a relative path that stays inside the archive."""
     parts = PurePosixPath(info.filename).parts
     is_link = (info.external_attr >> 16) & 0o170000 == 0o120000
     has_plain_name = parts and "\\" not in info.filename and ":" not in parts[0]
@@ -253,18 +259,20 @@ def _is_inside_archive(info: zipfile.ZipInfo) -> bool:
 
 
 def _describe_differences(names: list[str], checksums: Mapping[str, str]) -> list[str]:
+    """Describe the first duplicate, missing and unlisted members of an archive."""
     duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
-    missing, unlisted = sorted(set(checksums) - set(names)), sorted(set(names) - set(checksums))
+    missing_names, unlisted_names = sorted(set(checksums) - set(names)), sorted(set(names) - set(checksums))
     return [
-        *(f"'{name}' stands twice" for name in duplicates[:3]),
-        *(f"'{name}' is missing" for name in missing[:3]),
-        *(f"'{name}' is not listed" for name in unlisted[:3]),
+        *(f"'{name}' occurs twice" for name in duplicates[:3]),
+        *(f"'{name}' is missing" for name in missing_names[:3]),
+        *(f"'{name}' is not listed" for name in unlisted_names[:3]),
     ]
 
 
 def _write_members(
     path: Path, archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo], checksums: Mapping[str, str], directory: Path
 ) -> None:
+    """Unpack the members into a directory. Raises ArchiveError with the names of damaged members."""
     damaged_names = []
     for parent in sorted({(directory / info.filename).parent for info in infos}):
         parent.mkdir(parents=True, exist_ok=True)
@@ -290,6 +298,7 @@ def _write_members(
 
 
 def _set_manifest_times(directory: Path, order: tuple[str, ...]) -> None:
-    # The times of the files determine which manifest of a lease is the newest.
+    """Set the modification times of the manifests so that they keep their order."""
+    # The modification times of the files determine which manifest of a lease is the newest.
     for position, name in enumerate(order):
         os.utime(directory / name, (position + 1.0, position + 1.0))

@@ -71,12 +71,12 @@ class WrittenArchive:
 
 @dataclass(frozen=True)
 class ArchiveOptions:
-    """Options of the user for an archive. None stands for the value in the earlier archive, if there is one.
+    """Options of the user for an archive. None keeps the value of the earlier archive, if there is one.
 
     Attributes:
         license: SPDX identifier or address of the license.
         creator: name of the person who makes the archive.
-        telemetry: includes telemetry.
+        telemetry: whether to include telemetry.
     """
 
     license: str | None = None
@@ -122,7 +122,7 @@ def write_archive(
             roots.append(earlier_archive.directory)
             kept_members, superseded_records = _add_earlier_members(members, earlier_archive)
         if not any(name.startswith("records/") for name in members):
-            raise ArchiveError(f"{results}: there are no records to archive; run the campaign first")
+            raise ArchiveError(f"{results} has no records to archive; run the campaign first")
         if "tables/runs.parquet" not in members or any(name.startswith("records/") for name in kept_members):
             scratch = Path(stack.enter_context(TemporaryDirectory(prefix="campaign-archive-")))
             with name_archive_in_errors(out, scratch):
@@ -139,10 +139,10 @@ def write_archive(
 
 
 def collect_members(directory: Path, excluded_parts: Sequence[str] = ()) -> dict[str, MemberContent]:
-    """Return the files of a results directory that belong into an archive, by member name.
+    """Return the files of a results directory that belong in an archive, by member name.
 
-    Links to files and to directories are followed, as readers of the results do. Raises ArchiveError for anything else among the
-    results, because an archive without it would be mistaken for a complete one.
+    Links to files and to directories are followed, as readers of the results do. Anything else among the results raises an
+    ArchiveError, because an archive without it would be mistaken for a complete one.
     """
     members: dict[str, MemberContent] = {}
     for part in PARTS:
@@ -155,7 +155,7 @@ def collect_members(directory: Path, excluded_parts: Sequence[str] = ()) -> dict
 
 
 _FILE_SUFFIXES = frozenset({".json", ".parquet", ".gz", ".csv", ".tsv"})
-_MOVE_AWAY = "move it away, or put a regular file in its place"
+_MOVE_AWAY = "move it away, or replace it by a regular file"
 
 
 def _walk_files(directory: Path, ancestors: tuple[str, ...] = ()) -> Iterator[Path]:
@@ -163,17 +163,17 @@ def _walk_files(directory: Path, ancestors: tuple[str, ...] = ()) -> Iterator[Pa
 
     Args:
         directory: directory to search.
-        ancestors: real paths of the directories through which it was reached.
+        ancestors: real paths of the directories that led to this one.
     """
     if not os.path.lexists(directory):
         return
     real_path = os.path.realpath(directory)
     if real_path in ancestors:
-        raise ArchiveError(f"{directory}: is a link to a directory that holds it; {_MOVE_AWAY}")
+        raise ArchiveError(f"{directory} links to a directory that contains it; {_MOVE_AWAY}")
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError as error:
-        raise ArchiveError(f"{directory}: cannot be listed ({error.strerror}); fix it, or move it away") from error
+        raise ArchiveError(f"{directory} cannot be listed ({error.strerror}); repair it, or move it away") from error
     for entry in entries:
         path = directory / entry.name
         if entry.name.startswith("."):
@@ -183,14 +183,8 @@ def _walk_files(directory: Path, ancestors: tuple[str, ...] = ()) -> Iterator[Pa
         elif entry.is_file():
             yield path
         else:
-            kind = (
-                "directory"
-                if entry.is_dir()
-                else "link that leads to no file"
-                if entry.is_symlink()
-                else "pipe or device"
-            )
-            raise ArchiveError(f"{path}: is a {kind} where a file of the results belongs; {_MOVE_AWAY}")
+            kind = "directory" if entry.is_dir() else "broken link" if entry.is_symlink() else "pipe or device"
+            raise ArchiveError(f"{path} is a {kind}, but must be a file; {_MOVE_AWAY}")
 
 
 def _sort_manifests_by_age(members: Mapping[str, MemberContent]) -> tuple[str, ...]:
@@ -207,9 +201,8 @@ def _rebuild_tables(campaign: Campaign, members: dict[str, MemberContent], where
         del members[name]
     try:
         for name, source in members.items():
-            if (
-                find_part(name) != "tables"
-            ):  # the plan has the reasons of missing runs and the spread borrowed from earlier campaigns
+            # The plan is needed too. It contains the reasons of missing runs and the variances of earlier campaigns.
+            if find_part(name) != "tables":
                 target = scratch / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if isinstance(source, Path):
@@ -219,8 +212,8 @@ def _rebuild_tables(campaign: Campaign, members: dict[str, MemberContent], where
         write_campaign_tables(read_campaign_results(campaign, scratch, where), scratch / "tables")
     except OSError as error:
         raise ArchiveError(
-            f"tables/ could not be made in {scratch} ({error.strerror or error}); free space, or set TMPDIR to a directory that "
-            "has it"
+            f"tables/ could not be written in {scratch} ({error.strerror or error}); free space, or set TMPDIR to a directory with "
+            "enough space"
         ) from error
     members.update({f"tables/{path.name}": path for path in sorted((scratch / "tables").iterdir())})
 
@@ -230,10 +223,10 @@ def _unpack_earlier_archive(out: Path, campaign: Campaign, scratch: Path) -> Ope
     try:
         earlier_archive = unpack_archive(out, scratch)
     except ArchiveError as error:
-        raise ArchiveError(f"{error}. Nothing was written: move that file away, or give another --output") from error
+        raise ArchiveError(f"{error}. Nothing was written; move that file away, or give another --output") from error
     if (earlier_archive.campaign.name, earlier_archive.campaign.system_names) != (campaign.name, campaign.system_names):
         raise ArchiveError(
-            f"{out}: is the archive of campaign '{earlier_archive.campaign.name}' on "
+            f"{out} is the archive of campaign '{earlier_archive.campaign.name}' on "
             f"{earlier_archive.campaign.system_names}, not of '{campaign.name}' on "
             f"{campaign.system_names}; give another --output"
         )
@@ -243,7 +236,7 @@ def _unpack_earlier_archive(out: Path, campaign: Campaign, scratch: Path) -> Ope
 def _add_earlier_members(
     members: dict[str, MemberContent], earlier_archive: OpenedArchive
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Add the content of the earlier archive that the results lack to the members.
+    """Add the members of the earlier archive that the results lack.
 
     Returns the names of the kept members and of the superseded records.
     """
@@ -254,7 +247,7 @@ def _add_earlier_members(
         if name.startswith("superseded/") and isinstance(source, Path)
     }
     kept_members, superseded_records = [], []
-    # Tables are made from the records. The plan is taken as a whole, from the results if they have one.
+    # Tables are made from the records. The plan is used as a whole, from the results if they have one.
     skipped_parts = ("", "tables", *(["plan"] if any(name.startswith("plan/") for name in members) else []))
     for name in digests:
         part, path = find_part(name), earlier_archive.directory / name
@@ -282,14 +275,14 @@ def _pack_archive(
     max_program_mib: float,
     current_inputs: Inputs,
 ) -> WrittenArchive:
-    """Write an archive of these parts, with all members outside the parts.
+    """Write an archive of the given parts and of all members outside the parts.
 
     Args:
         campaign: the campaign.
         members: content of the parts by member name.
         out: file of the archive.
         index: index without checksums.
-        roots: directories to which archives were unpacked, which may have the programs.
+        roots: directories in which to look for the programs.
         max_program_mib: size limit of a program or input file in MiB, as in `ArchiveOptions`.
         current_inputs: input files at their current paths, as in `write_archive`.
     """
@@ -327,7 +320,7 @@ def _pack_archive(
 
 
 def _make_config_members(campaign: Campaign) -> dict[str, bytes]:
-    """Return the members outside the parts (the campaign as used, as JSON and as YAML, and the workflow)."""
+    """Return the members outside the parts: the campaign as used, as JSON and as YAML, and the workflow."""
     document = campaign.to_document()
     reference_members, reference_names = _make_reference_members(campaign)
     return {
@@ -342,9 +335,9 @@ def _make_config_members(campaign: Campaign) -> dict[str, bytes]:
 
 
 def _make_reference_members(campaign: Campaign) -> tuple[dict[str, bytes], list[str]]:
-    """Return the members for sets of published claims that are the campaign's own files.
+    """Return the members for the sets of published claims that are files of the campaign.
 
-    Also returns the names of all sets as the archive's campaign file lists them.
+    The names of all sets, as the archive's campaign file lists them, are returned too.
     """
     references_by_name = dict(zip(dict.fromkeys(campaign.file.references), campaign.references, strict=False))
     own_references = {name: reference for name, reference in references_by_name.items() if not is_set_name(name)}
@@ -385,13 +378,11 @@ class _ArchiveFacts:
             document = json.loads(content)
             self._add_document(part, name, document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ArchiveError(
-                f"{name}: is damaged ({error!r}); move it away, or restore it from an archive"
-            ) from error
+            raise ArchiveError(f"{name} is damaged ({error!r}); move it away, or restore it from an archive") from error
 
     def _add_document(self, part: str, name: str, document: Mapping[str, Any]) -> None:
         if part == "shared":
-            if document.get("schema_version") != AS_USED:  # its content is also in the campaign's document
+            if document.get("schema_version") != AS_USED:  # The content of such a document is also in `campaign.json`.
                 self._find_secrets(name, document)
             for package, version in (document.get("packages") or {}).items():
                 self.package_versions[str(package)].add(str(version))

@@ -1,4 +1,4 @@
-"""Zip files that are written completely or not at all, with the same bytes for the same members."""
+"""Reproducible zip files. They are written completely or not at all, and the same members give the same bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from campaign.common.errors import ArchiveError
 from campaign.common.files import acquire_lock, sync_directory
 
 MemberContent = Path | bytes
-# Zip requires a time, with a resolution of two seconds. The same results must give the same bytes.
+# Zip files require a time. It is fixed, because the same results must give the same bytes.
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -47,8 +47,8 @@ def write_zip(
                 write_member(archive, name, content)
     except OSError as error:
         raise ArchiveError(
-            f"{error.filename or out}: could not be read or written ({error.strerror or error}); free space or fix permissions; "
-            f"{out} is as it was before"
+            f"{error.filename or out} could not be read or written ({error.strerror or error}); free space or fix permissions; "
+            f"{out} is unchanged"
         ) from error
     return facts_by_member
 
@@ -75,7 +75,7 @@ def _open_replacement(out: Path) -> Iterator[BinaryIO]:
     descriptor = acquire_lock(temporary, holder="")
     # Between opening and locking, another process may have moved the file to the archive's name.
     if descriptor is None or not (temporary.exists() and os.path.samestat(os.fstat(descriptor), temporary.stat())):
-        raise ArchiveError(f"{out}: another process is writing it; wait for that one, or give another --output")
+        raise ArchiveError(f"another process is writing {out}; wait until it ends, or give another --output")
     with os.fdopen(descriptor, "r+b") as file:
         try:
             yield file

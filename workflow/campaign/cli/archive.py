@@ -14,9 +14,10 @@ from campaign.archive.read import check_archive
 from campaign.archive.read import extract_to_directory as extract_archive
 from campaign.archive.write import ArchiveOptions, WrittenArchive, write_archive
 from campaign.cli.echo import echo
-from campaign.cli.options import PATH, output_option, source_options
+from campaign.cli.options import PATH, add_source_options, build_output_option
 from campaign.cli.terminal import print_warnings
 from campaign.common.paths import Results
+from campaign.common.wording import pluralize
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.report.sources import find_planned_campaign
 
@@ -37,34 +38,34 @@ class _DefaultPackGroup(click.Group):
 def archive() -> None:
     """Pack a campaign into one file; verify and extract such archives.
 
-    'campaign archive CAMPAIGN' is short for 'campaign archive pack CAMPAIGN'. An archive is a zip file and a Workflow Run RO-Crate:
-    README.md in it says how to read it without this program.
+    'campaign archive CAMPAIGN' is short for 'campaign archive pack CAMPAIGN'. An archive is a zip file and a Workflow Run RO-Crate.
+    Its README.md explains how to read it without this program.
     """
 
 
 @archive.command()
-@source_options(changes_results=True)
-@click.option("--where", metavar="EXPRESSION", help="Cells that the archive's report shows. All records are packed.")
-@output_option("The archive. Default: <campaign>.zip in the results directory.")
-@click.option("--no-telemetry", is_flag=True, help="Leave out telemetry/, often the largest part.")
+@add_source_options(changes_results=True)
+@click.option("--where", metavar="EXPRESSION", help="Cells to show in the archive's report. All records are packed.")
+@build_output_option("Archive to write. Default: <campaign>.zip in the results directory.")
+@click.option("--no-telemetry", is_flag=True, help="Leave out telemetry/, which is often the largest part.")
 @click.option(
     "--inputs-mib",
     type=click.FloatRange(0),
     default=DEFAULT_MAX_PROGRAM_MIB,
     metavar="MIB",
-    help="Pack programs and input files of workloads up to this size each. 0: none.",
+    help="Largest size of a program or input file of a workload that is packed. 0 packs none.",
 )
 @click.option(
     "--license", metavar="SPDX|URL", help="Licence of the measurements, such as CC-BY-4.0. Default: not stated."
 )
-@click.option("--creator", metavar="NAME", help="Who made the measurements. Default: not stated.")
+@click.option("--creator", metavar="NAME", help="Creator of the measurements. Default: not stated.")
 def pack(
     campaign: Path, where: str | None, results: Path, output: Path | None, no_telemetry: bool, **metadata: Any
 ) -> None:
-    """Pack the configuration as used, plan, records, telemetry, tables and leases into one file with checksums.
+    """Pack the used configuration, plan, records, telemetry, tables and leases into one file with checksums.
 
-    Programs and input files of workloads are packed as they were measured; those with what looks like a secret are left out.
-    Anything else that looks like one is listed. If the file is an archive of the same campaign, its records that the results lack
+    Programs and input files of workloads are packed as they were measured. Those that may contain a secret are left out. Possible
+    secrets in other files are listed. If the output file is already an archive of the same campaign, the records that only it has
     are kept.
     """
     loaded_campaign = load_campaign(campaign, results=results)
@@ -76,28 +77,28 @@ def pack(
     _print_result(result)
     if result.kept_members:
         echo(
-            f"{len(result.kept_members)} files that only the existing archive had were kept: {_join_names(result.kept_members)}"
+            f"kept {pluralize(len(result.kept_members), 'file')} that only the existing archive had: "
+            f"{_join_names(result.kept_members)}"
         )
     if result.superseded_records:
         echo(
-            f"{len(result.superseded_records)} records of the existing archive "
-            "were measured again; the old ones are in superseded/: "
-            f"{_join_names(result.superseded_records)}"
+            f"moved {pluralize(len(result.superseded_records), 'record')} of the existing archive, whose runs were measured "
+            f"again, to superseded/: {_join_names(result.superseded_records)}"
         )
 
 
 def _print_result(result: WrittenArchive) -> None:
-    """Print path and content of a written archive, what was left out, and warnings about possible secrets."""
+    """Print the path and contents of a written archive, the files left out, and warnings about possible secrets."""
     echo(f"{result.path}: {result.members} files, {result.records} records")
     if result.programs.files_by_member:
         echo(f"programs and input files: {', '.join(result.programs.files_by_member)}")
     for left_out in result.programs.left_out:
         echo(f"left out: {left_out}")
-    print_warnings([f"looks like a secret: {finding}" for finding in result.secrets[:_MAX_LINES]])
+    print_warnings([f"possible secret: {finding}" for finding in result.secrets[:_MAX_LINES]])
     if len(result.secrets) > _MAX_LINES:
-        print_warnings([f"{len(result.secrets) - _MAX_LINES} more look like secrets"])
+        print_warnings([f"{len(result.secrets) - _MAX_LINES} more possible secrets"])
     if result.secrets:
-        print_warnings([f"do not give {result.path} away before you know that they are none, or are no longer valid"])
+        print_warnings([f"do not share {result.path} before you have checked that it holds no valid secret"])
 
 
 def _join_names(names: tuple[str, ...]) -> str:
@@ -108,9 +109,9 @@ def _join_names(names: tuple[str, ...]) -> str:
 @archive.command()
 @click.argument("file", type=PATH)
 def verify(file: Path) -> None:
-    """Check every byte of an archive against its checksums, and its RO-Crate metadata.
+    """Check an archive's files against its checksums, and check its RO-Crate metadata.
 
-    Exits with 1 if anything is damaged, missing, added, or described wrongly.
+    Exits with 1 if a file is damaged, missing, added, or described wrongly.
     """
     index, problems = check_archive(file)
     for problem in problems[:_MAX_LINES]:
@@ -134,10 +135,10 @@ def verify(file: Path) -> None:
     help="Directory of all results. The campaign's directory is created in it and must not exist yet.",
 )
 def extract(file: Path, into: Path) -> None:
-    """Extract an archive into a results directory, where the campaign can be reported and continued."""
+    """Extract an archive into a results directory, in which the campaign can be reported and continued."""
     archive = extract_archive(file, into)
     where = ["--where", archive.where] if archive.where else []
     report = ["campaign", "report", f"{archive.directory / 'config' / 'campaign.yaml'}", "--results", f"{into}", *where]
     echo(f"{archive.directory}\n{shlex.join(report)}")
     if programs := [name for name in archive.index.sha256 if is_program_member(name)]:
-        echo(f"'campaign run' would start programs of this archive; read them first: {_join_names(tuple(programs))}")
+        echo(f"'campaign run' would run programs from this archive; inspect them first: {_join_names(tuple(programs))}")

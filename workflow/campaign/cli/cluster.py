@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from campaign.cli.echo import echo
-from campaign.cli.options import PATH, format_option
-from campaign.cli.practice_cluster import default_directory
+from campaign.cli.options import PATH, build_format_option
+from campaign.cli.practice_cluster import get_default_directory
 from campaign.common.errors import ConfigError
 from campaign.emulators.hosts.cluster_spec import Cluster, find_cluster_in_environment
 from campaign.emulators.slurm import cluster as clusters
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _directory_option = click.option(
     "--directory",
     type=PATH,
-    help="The cluster's directory. Default: that of SLURM_CONF where this is a cluster's, else $TMPDIR/campaign-cluster-$UID.",
+    help="Directory of the cluster. Default: the directory of the cluster that SLURM_CONF belongs to, or "
+    "$TMPDIR/campaign-cluster-$UID.",
 )
 
 
@@ -34,30 +35,31 @@ _directory_option = click.option(
 def cluster() -> None:
     """Run a local practice cluster: Slurm on emulated hosts of this machine.
 
-    Hosts are network namespaces with shaped links. It needs root and Slurm's daemons; an existing Slurm is not changed.
+    Hosts are network namespaces with shaped links. The cluster needs root and Slurm's daemons. An existing Slurm installation is
+    not changed.
     """
 
 
 @cluster.command()
 @click.argument("system", default="falcon-demo", metavar="[SYSTEM]")
 @_directory_option
-@click.option("--no-accounting", is_flag=True, help="Without slurmdbd and its database: no `sacct`.")
-@click.option("--slurm-conf", multiple=True, metavar="LINE", help="A further line of slurm.conf; may be repeated.")
+@click.option(
+    "--no-accounting", is_flag=True, help="Start neither slurmdbd nor its database, so `sacct` does not work."
+)
+@click.option("--slurm-conf", multiple=True, metavar="LINE", help="Additional line of slurm.conf. May be repeated.")
 def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tuple[str, ...]) -> None:
-    """Bring up the cluster that SYSTEM describes: a system file, or its name under config/systems.
+    """Start the cluster that SYSTEM describes: a system file, or its name under config/systems.
 
-    This takes about ten seconds. All files are in one directory, of which 'campaign cluster down' keeps only the logs.
+    This takes about ten seconds. All files are in one directory. 'campaign cluster down' deletes it except for the logs.
     """
     from campaign.emulators.slurm.spec_from_system import build_cluster_spec
 
     spec = build_cluster_spec(read_system_file(system), not no_accounting, slurm_conf)
-    practice_cluster = clusters.start_cluster(directory or default_directory(), spec, echo)
+    practice_cluster = clusters.start_cluster(directory or get_default_directory(), spec, echo)
     directory_option = "" if directory is None else f" --directory {practice_cluster.directory}"
     echo(f"\nexport SLURM_CONF={practice_cluster.slurm_conf}\n")
-    echo(
-        "With that in your shell, Slurm's own commands mean this cluster: sinfo, srun -N2 hostname. Those of the campaign"
-    )
-    echo("find it in any terminal" + (":" if directory is None else ", with that variable:"))
+    echo("After this line in your shell, Slurm's own commands use this cluster: sinfo, srun -N2 hostname.")
+    echo(f"The campaign's commands find it in any terminal{':' if directory is None else ' with this variable:'}")
     echo("  snakemake --profile slurm        measures a campaign on it")
     echo(f"  campaign cluster status{directory_option}   shows daemons, hosts and jobs")
     echo(f"  campaign cluster down{directory_option}     stops everything")
@@ -69,11 +71,11 @@ def down(directory: Path | None) -> None:
     """Stop the cluster and its jobs, and remove everything except its logs."""
     cluster_directory = _resolve_directory(directory)
     compositions = list_on_demand_compositions(cluster_directory)
-    # A cluster that is named, here or by SLURM_CONF, is stopped whoever owns it.
+    # A cluster that is named explicitly, by the option or by SLURM_CONF, is stopped regardless of its owner.
     if clusters.stop_cluster(
-        cluster_directory, any_owner=directory is not None or cluster_directory != default_directory()
+        cluster_directory, any_owner=directory is not None or cluster_directory != get_default_directory()
     ):
-        echo(f"{cluster_directory}: down; its logs are in {cluster_directory / 'log'}")
+        echo(f"{cluster_directory}: the cluster is stopped; its logs are in {cluster_directory / 'log'}")
     else:
         echo(f"{cluster_directory}: no cluster is running here")
     for composition in compositions:
@@ -82,13 +84,13 @@ def down(directory: Path | None) -> None:
 
 @cluster.command()
 @_directory_option
-@format_option("table", "json")
+@build_format_option("table", "json")
 def status(directory: Path | None, style: str) -> None:
-    """Show daemons, hosts and jobs. Exits with 1 if no cluster is up or a daemon is missing."""
+    """Show daemons, hosts and jobs. Exits with 1 if no cluster is running or a daemon is missing."""
     cluster_directory = _resolve_directory(directory)
     cluster_status = clusters.query_status(cluster_directory)
     if style == "json":
-        from campaign.cli.terminal import print_json  # imports rich
+        from campaign.cli.terminal import print_json  # Imported late, because it imports rich.
 
         print_json(
             {
@@ -103,7 +105,7 @@ def status(directory: Path | None, style: str) -> None:
         )
         raise SystemExit(int(cluster_status.cluster is None or bool(cluster_status.missing)))
     if (running_cluster := cluster_status.cluster) is None:
-        echo(f"{cluster_directory}: no cluster is running here; `campaign cluster up` starts one")
+        echo(f"{cluster_directory}: no cluster is running here; 'campaign cluster up' starts one")
         raise SystemExit(1)
     rates = running_cluster.spec.rates
     echo(f"SLURM_CONF={running_cluster.slurm_conf}")
@@ -134,14 +136,14 @@ def status(directory: Path | None, style: str) -> None:
 
 @cluster.group()
 def slurmd() -> None:
-    """Stop or start the slurmd of a host, as recomposing its devices requires."""
+    """Stop or start the slurmd of a host, which recomposing its devices requires."""
 
 
 @slurmd.command("stop")
 @click.argument("host")
 @_directory_option
 def slurmd_stop(host: str, directory: Path | None) -> None:
-    """Stop the slurmd of HOST, if it runs. Jobs on the host will end."""
+    """Stop the slurmd of HOST if it is running. Jobs on the host will end."""
     practice_cluster = _find_cluster(directory, host)
     if daemons.find_processes(practice_cluster, "slurmd", host):
         daemons.stop_daemon(practice_cluster, "slurmd", host)
@@ -150,12 +152,12 @@ def slurmd_stop(host: str, directory: Path | None) -> None:
 
 @slurmd.command("start")
 @click.argument("host")
-@click.option("--devices", type=click.IntRange(0), help="Register with so many devices; for a dynamic host.")
+@click.option("--devices", type=click.IntRange(0), help="Number of devices that a dynamic host registers.")
 @_directory_option
 def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None:
-    """Start the slurmd of HOST, if it does not run.
+    """Start the slurmd of HOST if it is not running.
 
-    To give a dynamic host other devices, first delete it from Slurm: 'scontrol delete nodename=HOST'.
+    To change the devices of a dynamic host, first delete it from Slurm: 'scontrol delete nodename=HOST'.
     """
     practice_cluster = _find_cluster(directory, host)
     if not daemons.find_processes(practice_cluster, "slurmd", host):
@@ -172,16 +174,15 @@ def devices(directory: Path | None) -> None:
 
 
 def _resolve_directory(directory: Path | None) -> Path:
-    """Return the directory of the cluster that is meant. The option comes first, then SLURM_CONF, then the default."""
+    """Return the directory of the selected cluster. The option takes precedence over SLURM_CONF, then the default."""
     if directory is not None:
         return directory
     practice_cluster = find_cluster_in_environment()
-    return default_directory() if practice_cluster is None else practice_cluster.directory
+    return get_default_directory() if practice_cluster is None else practice_cluster.directory
 
 
 def _find_cluster(directory: Path | None, host: str | None = None) -> Cluster:
-    # In a job, the environment suffices: the caller runs in the cluster.
-    """Return the running cluster that is meant.
+    """Return the running cluster that is selected.
 
     Raises ConfigError if it has no host of this name.
 
@@ -189,12 +190,15 @@ def _find_cluster(directory: Path | None, host: str | None = None) -> Cluster:
         directory: directory of the cluster; None for that of the environment, else the default.
         host: name of a host that the cluster must have; None for any.
     """
+    # A job runs in the cluster, so its environment suffices.
     practice_cluster = (find_cluster_in_environment() if directory is None else None) or clusters.find_running_cluster(
-        directory or default_directory()
+        directory or get_default_directory()
     )
     names = [host_spec.name for host_spec in practice_cluster.spec.hosts]
     if host is not None and host not in names:
-        raise ConfigError(f"{practice_cluster.directory}: no host {host}; there are: {', '.join(names)}")
+        raise ConfigError(
+            f"{practice_cluster.directory}: the cluster has no host {host}; its hosts are: {', '.join(names)}"
+        )
     return practice_cluster
 
 
@@ -211,7 +215,7 @@ def load_system_file(system: str) -> LoadedFile[SystemFile]:
     Args:
         system: path of a system file, or its name under config/systems.
     """
-    # Imported late: commands that a job calls need no configuration.
+    # Imported late, because commands that a job calls need no configuration.
     from campaign.plan.campaign.load import LoadedFile, detect_noun, load_named, validate
     from campaign.spec.system_file import SystemFile
     from campaign.spec.yaml_file import read_yaml
@@ -220,7 +224,7 @@ def load_system_file(system: str) -> LoadedFile[SystemFile]:
     if path.suffix in {".yaml", ".yml"}:
         source = read_yaml(path)
         if (noun := detect_noun(source.data)) != "system":
-            raise ConfigError(f"{path}: is a {noun} file; give a system file, or a name that 'campaign systems' lists")
+            raise ConfigError(f"{path} is a {noun} file; give a system file, or a name that 'campaign systems' lists")
         return LoadedFile(validate(source, SystemFile), source)
     # Names are resolved as for a campaign in ./config.
     return load_named(SystemFile, system, Path("config/campaign.yaml"))

@@ -19,8 +19,8 @@ from campaign.analysis.statistics.verdict import format_p_value
 from campaign.analysis.tables.io import Tables
 from campaign.analysis.tables.measured_programs import rename_programs
 from campaign.cli.echo import echo
-from campaign.cli.options import ERROR_CODE_META_KEY, format_option, output_option, results_option
-from campaign.cli.terminal import print_rows, print_tables, print_text, table_from_rows
+from campaign.cli.options import ERROR_CODE_META_KEY, build_format_option, build_output_option, results_option
+from campaign.cli.terminal import build_table_from_rows, print_rows, print_tables, print_text
 from campaign.common import wording
 from campaign.common.errors import ConfigError, suggest_name
 from campaign.report.compare_page import (
@@ -29,7 +29,7 @@ from campaign.report.compare_page import (
     render_compare_page,
     select_largest_changes,
 )
-from campaign.report.context_schema import PublishedSaid
+from campaign.report.context_schema import PublishedResults
 from campaign.report.page import write_report
 from campaign.report.sections.published import OTHER_CONDITIONS, format_verdict
 from campaign.report.sources import load_tables
@@ -38,7 +38,8 @@ from campaign.spec.published_file import ReferenceSet
 from campaign.spec.yaml_file import read_yaml
 
 _NEARNESS_TEXTS = {"inside": "inside", "near": "within 10 %", "off": "off", None: ""}
-_MAX_LINES = 20  # changes, and violations of a rule, printed on the terminal
+_MAX_LINES = 20
+"""Maximum number of changes, and of violations of a rule, printed on the terminal."""
 
 
 @click.command()
@@ -49,27 +50,27 @@ _MAX_LINES = 20  # changes, and violations of a rule, printed on the terminal
     "--versions",
     nargs=2,
     metavar="LABEL LABEL",
-    help="Compare the runs of A under the second `version` label with those under the first; 'none' is without a label.",
+    help="Compare the runs of A that have the second label with those that have the first. 'none' selects runs without a label.",
 )
 @click.option(
     "--match",
     "matches",
     metavar="A=B",
     multiple=True,
-    help="Workload A of the first is workload B of the second, which has another name. May be repeated.",
+    help="Compare workload A of the first campaign with workload B of the second. May be repeated.",
 )
-@click.option("--baseline", metavar="NAME", help="Which of the two is the baseline. Default: A.")
+@click.option("--baseline", metavar="NAME", help="Campaign that is the baseline. Default: A.")
 @click.option(
     "--fail-on",
     "rules",
     metavar="RULE",
     multiple=True,
-    help="Exit with 1 if a cell matches, and with 2 for an error or if nothing could be compared: 'throughput < -5%', any metric "
-    "such as 'energy_per_sample_j > 10%', or 'state' (no longer measured). With published claims: 'differs' (differences under "
-    "other conditions or with another program do not count). May be repeated.",
+    help="Exit with 1 if a cell matches: 'throughput < -5%', any metric such as 'energy_per_sample_j > 10%', or 'state' (no longer "
+    "measured). Exit with 2 if nothing can be compared, or after an error. With published claims, the only rule is 'differs'; "
+    "differences under other conditions or with another program do not count. May be repeated.",
 )
-@output_option("Also write a page (HTML).", dir_okay=False)
-@format_option("table", "json")
+@build_output_option("HTML page to write in addition.", dir_okay=False)
+@build_format_option("table", "json")
 def compare(
     first: str,
     second: str,
@@ -84,10 +85,10 @@ def compare(
     """Compare campaign B with campaign A, or a campaign with published claims.
 
     A and B are campaign files, archives, or results directories. One of them may be a set of published claims: falcon, faster,
-    bitfusion, or the path of such a file. Cells are matched by shape, workload, batch, precision and options; remaining cells by
-    name, then by shape without the device's model, which the output states. --match pairs workloads that
-    have different names. Intervals of changes (95 %) include the spread between compositions. P-values are adjusted over all cells
-    (Holm). Cells that were composed once on each side may not be testable; rules list them and do not fail.
+    bitfusion, or the path of such a file. Cells are matched by shape, workload, batch, precision and options. The remaining cells
+    are matched by name, then by shape without the device model, and the output states this. --match pairs workloads with different
+    names. Intervals of changes (95 %) include the variation between compositions. P-values are adjusted over all cells (Holm).
+    Cells that were composed once on each side may not be testable. --fail-on lists such cells but does not fail for them.
 
     \b
     campaign compare before.zip after.zip --fail-on "throughput < -5%" --fail-on state --output changes.html
@@ -109,7 +110,7 @@ def compare(
     if isinstance(first_tables, ReferenceSet):
         first_tables, second_tables, first, second = second_tables, first_tables, second, first
     if isinstance(first_tables, ReferenceSet):
-        raise ConfigError(f"{first} and {second} are both published; one of the two has to be measured")
+        raise ConfigError(f"{first} and {second} are both sets of published claims; one of them must be a campaign")
     if isinstance(second_tables, ReferenceSet):
         _compare_with_claims(first_tables, second_tables, rules, output, style)
         return
@@ -117,7 +118,7 @@ def compare(
     if baseline is not None and baseline not in (first_names := ("A", first, first_tables.name)):
         if baseline not in ("B", second, second_tables.name):
             raise ConfigError(
-                f"--baseline {baseline}: is neither of the two; there are: {', '.join((*first_names, 'B', second))}"
+                f"--baseline {baseline} is neither of the two campaigns; use one of: {', '.join((*first_names, 'B', second))}"
             )
         first_tables, second_tables = second_tables, first_tables
     _compare_campaigns(first_tables, second_tables, rules, output, style)
@@ -180,16 +181,16 @@ def _compare_campaigns(
     if not rules:
         return
     for item in comparison.untested_violations[:_MAX_LINES]:
-        message = f"not tested (one composition each, or hosts of their own): {item.rule}: {item.where}: {item.change}"
+        message = f"not tested (one composition each, or no common host): {item.rule}: {item.where}: {item.change}"
         echo(message, err=True, fg="yellow")
     if len(comparison.untested_violations) > _MAX_LINES:
-        echo(f"not tested: {len(comparison.untested_violations) - _MAX_LINES} more times", err=True, fg="yellow")
+        echo(f"not tested: {len(comparison.untested_violations) - _MAX_LINES} more", err=True, fg="yellow")
     violations = [f"{item.rule}: {item.where}: {item.change}" for item in comparison.violations[:_MAX_LINES]]
     if len(comparison.violations) > _MAX_LINES:
-        violations.append(f"{len(comparison.violations) - _MAX_LINES} more times")
+        violations.append(f"{len(comparison.violations) - _MAX_LINES} more")
     _exit_if_violated(violations)
     if not comparison.compared_count:
-        raise ConfigError("no cell was measured in both, so there is nothing that could pass")
+        raise ConfigError("no cell was measured in both campaigns, so the rules cannot be checked")
 
 
 def _exit_if_violated(violations: Sequence[str]) -> None:
@@ -205,7 +206,7 @@ def _compare_with_claims(
 ) -> None:
     """Compare a campaign with published claims, write or print the result, and check the rule 'differs'."""
     if unknown := [rule for rule in rules if rule.strip() != "differs"]:
-        raise ConfigError(f"--fail-on '{unknown[0]}': with published claims there is one rule: 'differs'")
+        raise ConfigError(f"--fail-on '{unknown[0]}': the only rule for published claims is 'differs'")
     claims_document = evaluate_claims([reference_set], tables)
     if output:
         _write_page(output, render_claims_page(tables.name, claims_document))
@@ -224,13 +225,13 @@ def _check_claim_rule(claims: Sequence[Mapping[str, Any]]) -> None:
     no claim was measured.
     """
     if all(claim["verdict"] == NOT_MEASURED for claim in claims):
-        raise ConfigError("no claim was measured here, so there is nothing that could pass")
+        raise ConfigError("none of the claims was measured, so the rule cannot be checked")
     differing = [claim for claim in claims if claim["verdict"] == "differs"]
     violations = [claim for claim in differing if not claim["other"]]
     if excluded_count := len(differing) - len(violations):
         verb, auxiliary = ("differs", "does") if excluded_count == 1 else ("differ", "do")
         echo(
-            f"{wording.pluralize(excluded_count, 'claim')} {verb} under other conditions or with another program, which "
+            f"{wording.pluralize(excluded_count, 'claim')} {verb} only under other conditions or with another program and "
             f"{auxiliary} not count for --fail-on differs",
             err=True,
         )
@@ -244,10 +245,10 @@ def _write_page(output: Path, page: str) -> None:
 
 
 def _print_comparison(comparison: CampaignComparison) -> None:
-    """Print the largest changes, other outcomes and other surroundings. The page and the JSON document hold all of them."""
+    """Print the largest changes, changed outcomes and differences in context. The page and the JSON document hold all."""
     base, candidate = comparison.base, comparison.other
     echo(
-        f"{candidate} against {base}: "
+        f"{candidate} compared with {base}: "
         f"{wording.pluralize(len(comparison.rows), 'cell')} in both, {comparison.compared_count} compared, "
         f"{len(comparison.only_base)} only in {base}, {len(comparison.only_other)} only in {candidate}"
     )
@@ -263,7 +264,7 @@ def _print_comparison(comparison: CampaignComparison) -> None:
                 100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.format_percent
             ),
             "p (Holm)": format_p_value(row["p_holm"]),
-            "says": row["says"],
+            "result": row["says"],
         }
         for row in rows
     ]
@@ -271,44 +272,46 @@ def _print_comparison(comparison: CampaignComparison) -> None:
     changed_outcomes = comparison.changed_outcomes.head(_MAX_LINES).to_dict("records")
     outcomes = [{"cell": r["cell"], base: r["base_outcome"], candidate: r["outcome"]} for r in changed_outcomes]
     surroundings = [
-        {"what": difference.what, base: difference.base, candidate: difference.other}
+        {"property": difference.what, base: difference.base, candidate: difference.other}
         for difference in comparison.context_differences
     ]
     print_tables(
-        table_from_rows("Other outcomes", outcomes),
-        table_from_rows("Software, hardware, protocol and programs", surroundings),
+        build_table_from_rows("Changed outcomes", outcomes),
+        build_table_from_rows("Differences in software, hardware, protocol and programs", surroundings),
     )
 
 
 def _print_claims(claims_document: Mapping[str, Any]) -> None:
-    """Print the published claims that were measured with the measured values, and count those that were not."""
-    document = PublishedSaid.model_validate(claims_document)
+    """Print the published claims that were measured, with the measured values, and count the remaining claims."""
+    document = PublishedResults.model_validate(claims_document)
     claims = document.claims
     measured_claims = [claim for claim in claims if claim.verdict != NOT_MEASURED]
     rows = [
         {
             "claim": claim.says,
             "published": claim.published or "a direction",
-            "here": claim.here,
+            "measured": claim.here,
             "verdict": f"{OTHER_CONDITIONS}, {claim.verdict}"
             if format_verdict(claim) == OTHER_CONDITIONS
             else format_verdict(claim),
         }
         for claim in measured_claims
     ]
-    print_rows("Published and measured here", rows)
+    print_rows("Published claims and measurements", rows)
     if unmeasured_count := len(claims) - len(measured_claims):
         verb = "was" if unmeasured_count == 1 else "were"
-        echo(f"{wording.pluralize(unmeasured_count, 'claim')} {verb} not measured here (the page, --output, says why)")
+        echo(
+            f"{wording.pluralize(unmeasured_count, 'claim')} {verb} not measured (the page of --output gives the reasons)"
+        )
 
 
 @click.command()
 @click.argument("sources", metavar="CAMPAIGN...", nargs=-1, required=True)
 @results_option
-@output_option("Also write a page (HTML).", dir_okay=False)
-@format_option("table", "json")
+@build_output_option("HTML page to write in addition.", dir_okay=False)
+@build_format_option("table", "json")
 def published(sources: tuple[str, ...], results: Path, output: Path | None, style: str) -> None:
-    """Show campaigns beside the published claims of their `references`, and how many of these claims they reach.
+    """Compare campaigns with the published claims of their `references`, and count how many claims agree.
 
     CAMPAIGN is a campaign file, an archive, or a results directory.
 
@@ -330,11 +333,14 @@ def published(sources: tuple[str, ...], results: Path, output: Path | None, styl
         return
     for source_claims in claim_documents:
         print_tables(
-            table_from_rows(source_claims["name"], list(_build_claim_rows(source_claims["claims"]))), max_rows=None
+            build_table_from_rows(source_claims["name"], list(_build_claim_rows(source_claims["claims"]))),
+            max_rows=None,
         )
         print_text(f"{source_claims['name']}: {score_claims(source_claims['claims'])}", style="bold")
     if unreached_count := sum(claim["verdict"] == NOT_MEASURED for claim in claims):
-        print_text(f"{wording.pluralize(unreached_count, 'claim')} not reached (the page, --output, says why)")
+        print_text(
+            f"{wording.pluralize(unreached_count, 'claim')} not measured (the page of --output gives the reasons)"
+        )
     if len(claim_documents) > 1:
         print_text(f"All campaigns: {score_claims(claims)}", style="bold")
 
@@ -354,7 +360,7 @@ def _collect_claims(sources: Sequence[str], results: Path) -> list[dict[str, Any
         claims_document = add_evaluated_claims(tables).get("published")
         if not claims_document:
             raise ConfigError(
-                f"{source}: the campaign names no `references`; add the claims that it is to be held against"
+                f"{source}: the campaign has no `references`; add the published claims to compare it with"
             )
         claim_documents.append({"name": tables.name, **claims_document})
     return claim_documents
@@ -368,7 +374,7 @@ def _build_claim_rows(claims: Sequence[Mapping[str, Any]]) -> Iterator[dict[str,
         yield {
             "claim": claim["says"],
             "published": claim["published"] or "a direction",
-            "here": claim["here"],
+            "measured": claim["here"],
             "verdict": claim["verdict"],
             "range": " ".join(
                 filter(

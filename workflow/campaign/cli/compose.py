@@ -10,16 +10,16 @@ import click
 
 from campaign.cli.echo import echo
 from campaign.cli.options import (
+    add_source_options,
+    build_dry_run_option,
+    build_format_option,
     campaign_argument,
     campaign_option,
-    dry_run_option,
-    format_option,
     name_option,
     results_option,
-    source_options,
 )
 from campaign.cli.source import resolve_source
-from campaign.cli.terminal import TextTable, print_json, print_tables, print_text, table_from_rows
+from campaign.cli.terminal import TextTable, build_table_from_rows, print_json, print_tables, print_text
 from campaign.common.errors import CampaignError, ConfigError
 from campaign.common.paths import Results
 from campaign.common.processes.signals import raise_on_ending_signal
@@ -35,9 +35,12 @@ _MAX_PROBLEMS = 20
 
 @click.command()
 @campaign_argument
-@format_option("table", "json")
+@build_format_option("table", "json")
 def systems(campaign: Path, style: str) -> None:
-    """List the systems that a campaign can name: those in systems/ beside CAMPAIGN, above it, in config/, and in the package."""
+    """List the systems that a campaign can name.
+
+    They are in systems/ next to CAMPAIGN, above it, in config/, and in the package.
+    """
     rows: list[dict[str, object]] = []
     for directory in list_config_directories(campaign):
         for path in sorted((directory / "systems").glob("*.yaml")):
@@ -46,7 +49,7 @@ def systems(campaign: Path, style: str) -> None:
     if style == "json":
         print_json(rows)
     else:
-        print_tables(replace(table_from_rows("Systems", rows), optional_columns=("description",)), max_rows=None)
+        print_tables(replace(build_table_from_rows("Systems", rows), optional_columns=("description",)), max_rows=None)
 
 
 def _build_system_row(path: Path) -> dict[str, object]:
@@ -64,12 +67,12 @@ def _build_system_row(path: Path) -> dict[str, object]:
             "description": message,
             "file": str(path),
         }
-    host_devices = sum(device.count * len(group.names()) for group in system.hosts for device in group.devices)
+    host_devices = sum(device.count * len(group.list_names()) for group in system.hosts for device in group.devices)
     pooled_devices = sum(entry.count for entry in system.pool if entry.kind == "gpu")
     return {
         "system": system.name,
         "fabric": str(system.fabric["kind"]),
-        "hosts": sum(len(group.names()) for group in system.hosts),
+        "hosts": sum(len(group.list_names()) for group in system.hosts),
         "devices": f"{host_devices} + {pooled_devices} pooled" if pooled_devices else str(host_devices),
         "description": system.description,
         "file": file,
@@ -78,20 +81,24 @@ def _build_system_row(path: Path) -> dict[str, object]:
 
 @click.command()
 @click.argument("configuration")
-@source_options(changes_results=True)
+@add_source_options(changes_results=True)
 @campaign_option
 @click.option(
-    "--hosts", metavar="HOST,HOST..", default="", show_default=False, help="Only on these hosts. Default: any that fit."
+    "--hosts",
+    metavar="HOST,HOST..",
+    default="",
+    show_default=False,
+    help="Hosts to compose onto. Default: any that fit.",
 )
 @name_option
-@dry_run_option("Print the exact requests to the fabric, and send none that changes anything.")
+@build_dry_run_option("Only print the exact requests to the fabric. Nothing is changed.")
 @raise_on_ending_signal()
 def compose(
     configuration: str, campaign: Path, option: Path | None, results: Path, hosts: str, name: str | None, dry_run: bool
 ) -> None:
-    """Compose one CONFIGURATION of CAMPAIGN by hand and keep it until 'campaign release'.
+    """Compose one CONFIGURATION of CAMPAIGN by hand, and keep it until 'campaign release'.
 
-    Campaigns wait for devices that are kept this way.
+    Campaigns wait for devices that are held this way.
     """
     arguments = option or campaign, results, configuration, tuple(filter(None, hosts.split(","))), name
     if dry_run:
@@ -103,7 +110,7 @@ def compose(
         for host in lease["obtained"]["hosts"]
         for device in (*host["devices"], *host["storage"])
     ]
-    print_tables(TextTable(lease["lease_id"], ["host", "device", "model", "where"], rows))
+    print_tables(TextTable(lease["lease_id"], ["host", "device", "model", "location"], rows))
     times = lease["times"]
     print_text(f"composed in {times['ready_s'] - times['requested_s']:.2f} s, {lease['operations']} operations")
     for mismatch in lease["mismatches"]:
@@ -112,12 +119,12 @@ def compose(
 
 @click.command()
 @click.argument("configuration", required=False)
-@source_options(changes_results=True)
+@add_source_options(changes_results=True)
 @campaign_option
 @click.option(
-    "--orphans", is_flag=True, help="Release the leases that dead processes left, instead of a configuration."
+    "--orphans", is_flag=True, help="Release the leases that dead processes left behind, instead of a configuration."
 )
-@dry_run_option("With --orphans: only list them.")
+@build_dry_run_option("With --orphans: only list these leases.")
 @name_option
 @raise_on_ending_signal()
 def release(
@@ -129,9 +136,9 @@ def release(
     dry_run: bool,
     name: str | None,
 ) -> None:
-    """Release a CONFIGURATION of CAMPAIGN that 'campaign compose' keeps, or what dead processes left.
+    """Release a CONFIGURATION of CAMPAIGN that 'campaign compose' keeps.
 
-    The latter is 'campaign release --orphans CAMPAIGN'.
+    'campaign release --orphans CAMPAIGN' instead releases the leases that dead processes left behind.
     """
     campaign = option or campaign
     if orphans and configuration is not None:
@@ -142,16 +149,16 @@ def release(
         echo(manual.release_kept_lease(campaign, results, configuration, name))
         return
     lines = manual.release_orphans(campaign, results, dry_run=dry_run)
-    echo("\n".join(lines) or "no lease without an owner")
+    echo("\n".join(lines) or "no lease was left behind")
 
 
 @click.command()
-@source_options()
-@format_option("table", "json")
+@add_source_options()
+@build_format_option("table", "json")
 def inventory(campaign: Path, results: Path, style: str) -> None:
-    """List the hosts and devices that the fabric of a system shows now, and who holds them.
+    """List the hosts and devices that the fabric of a system reports now, and who holds them.
 
-    CAMPAIGN may also be a system file. 'campaign verify' compares what is held with what was requested.
+    CAMPAIGN may also be a system file. 'campaign verify' compares the held devices with the requested ones.
     """
     system, capabilities, fabric_inventory = manual.read_inventory(campaign, results)
     if style == "json":
@@ -162,7 +169,7 @@ def inventory(campaign: Path, results: Path, style: str) -> None:
         (d.fabric_id, d.kind, d.model, d.location, d.attached_to, d.state, d.health, d.holder)
         for d in fabric_inventory.devices
     ]
-    columns = ["device", "kind", "model", "where", "attached to", "state", "health", "held by"]
+    columns = ["device", "kind", "model", "location", "attached to", "state", "health", "held by"]
     numbers = ["cores", "memory GiB"]
     print_tables(
         TextTable(f"Hosts of {system}", ["host", *numbers, "ports", "held by"], hosts, numbers),
@@ -172,18 +179,18 @@ def inventory(campaign: Path, results: Path, style: str) -> None:
     print_text(f"attach: {capabilities.attach_mode}; {status_text}{capabilities.note}")
 
 
-_VISIBILITY_TEXTS = {True: "yes", False: "NO", None: "not looked at"}
+_VISIBILITY_TEXTS = {True: "yes", False: "NO", None: "not checked"}
 
 
 @click.command()
 @campaign_argument
 @results_option
-@format_option("table", "json")
+@build_format_option("table", "json")
 def verify(campaign: Path, results: Path, style: str) -> None:
-    """Read back every composition that is held, from the fabric and from the hosts, device by device, and name what is wrong.
+    """Check every device of the held compositions on the fabric and on its host, and list what is wrong.
 
-    CAMPAIGN is a campaign file or a system file. For the results directory of a campaign, or an archive, it instead reads every
-    record, lease, journal and plan. Exits with 1 when a device is missing, broken, or not what was requested, or a file is
+    CAMPAIGN is a campaign file or a system file. For the results directory of a campaign, or an archive, the command instead checks
+    every record, lease, journal and plan. Exits with 1 if a device is missing, broken, or not the requested one, or if a file is
     damaged.
     """
     path = campaign
@@ -207,7 +214,7 @@ def verify(campaign: Path, results: Path, style: str) -> None:
             (d["host"], d["device"], d["model"], d["location"], _VISIBILITY_TEXTS[d["host_sees"]], d["health"])
             for d in lease["devices"]
         ]
-        columns = ["host", "device", "model", "where", "visible to host", "health"]
+        columns = ["host", "device", "model", "location", "visible to host", "health"]
         title = f"{lease['lease']} ({owner})"
         if not rows:
             print_text(f"{title}: no device")
@@ -219,12 +226,12 @@ def verify(campaign: Path, results: Path, style: str) -> None:
 
 
 def _verify_results(path: Path, results: Results) -> None:
-    """Read all files of a results directory, print their problems, and exit with 1 if there are any."""
+    """Check all files of a results directory, print their problems, and exit with 1 if there are any."""
     problems = list(check_results.find_problems(results))
     for problem in problems[:_MAX_PROBLEMS]:
         echo(problem, fg="red", err=True)
     if problems:
-        more_text = f", {len(problems) - _MAX_PROBLEMS} more are not shown" if len(problems) > _MAX_PROBLEMS else ""
+        more_text = f", of which {len(problems) - _MAX_PROBLEMS} are not shown" if len(problems) > _MAX_PROBLEMS else ""
         echo(f"{path}: {pluralize(len(problems), 'problem')}{more_text}", err=True)
         sys.exit(1)
-    print_text(f"{path}: every record, lease, journal and plan is whole")
+    print_text(f"{path}: every record, lease, journal and plan is intact")

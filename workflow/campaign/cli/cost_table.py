@@ -17,7 +17,7 @@ _OPTIONAL_COLUMNS = ("runs", "composing", "idle")
 def build_cost_table(plan: Plan) -> TextTable:
     """Build the cost table of a plan, with one row per configuration to measure and a total.
 
-    It has the resources that leases request from Slurm, what they hold, and what they cost.
+    The columns are the resources that leases request from Slurm, the hosts and devices that they hold, and the cost.
     """
     groups: dict[str, list[tuple[PlannedLease, LeaseCharge]]] = {}
     for lease in plan.leases:
@@ -44,7 +44,7 @@ def build_cost_table(plan: Plan) -> TextTable:
     hidden_columns = {*(() if by_slurm else _SLURM_COLUMNS), *(() if currency else ("price",))}
     column_indexes = [n for n, name in enumerate(_COLUMNS) if name not in hidden_columns]
     columns = [f"price\n{currency}" if _COLUMNS[n] == "price" else _COLUMNS[n] for n in column_indexes]
-    title = "Cost: what is held from composing to release"
+    title = "Cost of the hosts and devices held, from composing to release"
     return TextTable(
         title,
         columns,
@@ -76,7 +76,7 @@ def _build_row(name: str, group: Sequence[tuple[PlannedLease, LeaseCharge]]) -> 
 
 
 def _format_durations(leases: Sequence[PlannedLease]) -> tuple[str, str]:
-    """Return the duration of composing, and the whole duration, of leases one after the other."""
+    """Return the sums of the composing times and of the whole durations of leases."""
     return (
         _format_duration(_sum_if_known([lease.expected.parts["composing"] for lease in leases])),
         _format_duration(_sum_if_known([lease.expected_s for lease in leases])),
@@ -88,13 +88,13 @@ def _format_duration(seconds: float | None) -> str:
     if seconds is None:
         return "unknown"
     if seconds < 1:
-        return "under 1 s"  # also without a fabric, since hosts are checked and locked in any case
+        return "under 1 s"  # Composing without a fabric takes time too, because hosts are checked and locked.
     unit, size = ("s", 1) if seconds < 100 else ("min", 60) if seconds < 6000 else ("h", 3600)
     return f"{seconds / size:.3g} {unit}"
 
 
 def _format_time_limit(minutes: int) -> str:
-    """Format a time limit in minutes as sbatch takes it."""
+    """Format a time limit in minutes as sbatch expects it: [DAYS-]HH:MM:SS."""
     days, minutes_of_day = divmod(minutes, 24 * 60)
     return f"{f'{days}-' if days else ''}{minutes_of_day // 60:02d}:{minutes_of_day % 60:02d}:00"
 

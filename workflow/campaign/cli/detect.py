@@ -1,11 +1,11 @@
-"""The command `campaign detect`: how often to compose and run to find a difference of a given size."""
+"""The command `campaign detect`: how many compositions and runs detect a difference of a given size."""
 
 from __future__ import annotations
 
 import click
 
 from campaign.analysis.sample_size import SampleSize, SampleSizes, compute_sample_sizes
-from campaign.cli.options import request_options
+from campaign.cli.options import add_request_options
 from campaign.cli.terminal import TextTable, print_tables, print_text
 from campaign.common.errors import ConfigError
 from campaign.common.wording import pluralize
@@ -18,7 +18,7 @@ _MAX_FURTHER_COMPOSITIONS = 3
 
 @click.command()
 @click.argument("percent")
-@request_options("selection", "costs")
+@add_request_options("selection", "costs")
 @click.option(
     "--spread",
     default="",
@@ -27,16 +27,16 @@ _MAX_FURTHER_COMPOSITIONS = 3
     help="Assume this spread, such as 'composition 1 %, run 0.5 %, step 5 %', instead of the measured one.",
 )
 def detect(request: PlanRequest, percent: str, spread: str) -> None:
-    """Show how many compositions, runs and steps find a difference of PERCENT, such as '3 %', for the least cost.
+    """Show how many compositions, runs and steps detect a difference of PERCENT, such as '3 %', at the lowest cost.
 
-    The spread is that of the campaign's own runs, else that of other campaigns on its system, else assumed.
+    The spread comes from the campaign's own runs, or else from other campaigns on its system, or else from assumptions.
     """
     detect_pct = _parse_percent(percent)
     sizes = compute_sample_sizes(read_plan(request), request, detect_pct, spread)
 
     def format_row(name: str, choice: SampleSize) -> tuple[object, ...]:
         """Format a choice as a table row."""
-        steps = choice.steps or "as now"
+        steps = choice.steps or "unchanged"
         return (
             name,
             choice.compositions,
@@ -52,18 +52,22 @@ def detect(request: PlanRequest, percent: str, spread: str) -> None:
     print_tables(TextTable(f"To detect a difference of {detect_pct:g} %", columns, rows, columns[1:]))
     measured_spread = sizes.spread
     print_text(
-        f"Standard deviation from composition to composition {measured_spread.composition_pct:.2g} %, from run to run "
-        f"{measured_spread.run_pct:.2g} %, from step to step {measured_spread.step_pct:.2g} % ({measured_spread.source}).\n"
-        f"Detectable: found in 80 of 100 simulated campaigns, among {pluralize(sizes.comparisons, 'comparison')} with the first "
-        "configuration, at 5 % for all together (Holm)."
+        f"The standard deviation is {measured_spread.composition_pct:.2g} % between compositions, {measured_spread.run_pct:.2g} % "
+        f"between runs and {measured_spread.step_pct:.2g} % between steps ({measured_spread.source}).\n"
+        "A detectable difference is found in 80 of 100 simulated campaigns, with "
+        f"{pluralize(sizes.comparisons, 'comparison')} to the first configuration and a joint error of 5 % (Holm)."
     )
     if sizes.cheapest is None:
-        print_text(f"No choice of up to 20 compositions detects {detect_pct:g} %: reduce the spread, or ask for more.")
+        print_text(
+            f"Up to 20 compositions cannot detect {detect_pct:g} %; reduce the spread, or choose a larger difference."
+        )
         return
     best = sizes.cheapest
     total = best.compositions * best.runs
     steps = f", measured_steps: {best.steps}" if best.steps else ""
-    print_text(f"In the campaign's file: protocol: {{compositions: {best.compositions}, repetitions: {total}{steps}}}")
+    print_text(
+        f"Set in the campaign file: protocol: {{compositions: {best.compositions}, repetitions: {total}{steps}}}"
+    )
 
 
 def order_choices(sizes: SampleSizes) -> list[tuple[str, SampleSize]]:
@@ -73,15 +77,15 @@ def order_choices(sizes: SampleSizes) -> list[tuple[str, SampleSize]]:
     """
     max_compositions = sizes.cheapest.compositions + _MAX_FURTHER_COMPOSITIONS if sizes.cheapest else 0
     alternatives = [choice for choice in sizes.alternatives if choice.compositions <= max_compositions]
-    choices = {_choice_key(choice): choice for choice in (sizes.now, *sizes.usual, *alternatives)}
+    choices = {_get_choice_key(choice): choice for choice in (sizes.now, *sizes.usual, *alternatives)}
     names: dict[tuple[int, int, int], list[str]] = {numbers: [] for numbers in choices}
-    names[_choice_key(sizes.now)].append("as it is")
+    names[_get_choice_key(sizes.now)].append("current")
     if sizes.cheapest:
-        names[_choice_key(sizes.cheapest)].append("cheapest")
+        names[_get_choice_key(sizes.cheapest)].append("cheapest")
     return [(", ".join(names[numbers]), choices[numbers]) for numbers in sorted(choices)]
 
 
-def _choice_key(choice: SampleSize) -> tuple[int, int, int]:
+def _get_choice_key(choice: SampleSize) -> tuple[int, int, int]:
     """Return the numbers of compositions, runs and steps, which identify a choice."""
     return choice.compositions, choice.runs, choice.steps
 
@@ -93,7 +97,7 @@ def _parse_percent(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1000:
-        raise ConfigError(f"{text}: is not a difference in percent; write it like '3 %'")
+        raise ConfigError(f"{text} is not a difference in percent; write it like '3 %'")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Printing for commands that do not load the table library. All text that may hold external names is printed by `echo`."""
+"""Output of commands that do not load the table library. `echo` prints all text that may contain external names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from campaign.common.wording import escape_control_characters
 
 
 def echo(text: object = "", *, err: bool = False, fg: str | None = None) -> None:
-    """Print text that may hold external names. Control characters are shown instead of interpreted.
+    """Print text that may contain external names. Control characters are shown instead of interpreted.
 
     Args:
         text: object to print.

@@ -1,4 +1,4 @@
-"""The command `campaign import`: make records from logs that were written without this program."""
+"""The command `campaign import`: create records from logs that were written without this program."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from campaign.cli.echo import echo
-from campaign.cli.options import PATH, dry_run_option, format_option, results_option
-from campaign.cli.terminal import print_rows, print_tables, table_from_rows
+from campaign.cli.options import PATH, build_dry_run_option, build_format_option, results_option
+from campaign.cli.terminal import build_table_from_rows, print_rows, print_tables
 from campaign.common.paths import Results
 from campaign.importing.map_file import read_map
 from campaign.importing.scan_logs import LogSurvey, survey_logs
@@ -32,13 +32,13 @@ from campaign.spec.metric import THROUGHPUT
     help="YAML file that describes the logs; docs/reference/import-map.md lists its keys.",
 )
 @results_option
-@dry_run_option("Show the matrix and write nothing.")
-@format_option("table", "json")
+@build_dry_run_option("Only show the matrix; write nothing.")
+@build_format_option("table", "json")
 def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, style: str) -> None:
-    """Make records from the logs in DIRECTORY, which were written without this program.
+    """Create records from the logs in DIRECTORY, which were written without this program.
 
-    Failed runs become records too. Files that cannot be read are listed with the reason. No log is imported twice: run the same
-    command again to add new logs. It writes a campaign file, which every other command accepts.
+    Failed runs become records too. Files that cannot be read are listed with the reason. No log is imported twice, so run the same
+    command again to add new logs. The command writes a campaign file, which every other command accepts.
 
     \b
     campaign import logs/ --map map.yaml --dry-run
@@ -48,7 +48,7 @@ def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, s
     log_map = read_map(map_path)
     paths = Results(results, log_map.import_file.name)
     log_survey = survey_logs(directory, log_map, read_earlier_records(paths))
-    # A full file system or a missing set of claims must already show in a dry run.
+    # A dry run must already reveal a full file system or a missing set of claims.
     rehearse_import(log_survey, log_map, paths)
     campaign_path = None if dry_run else write_import(log_survey, log_map, paths)
     if style == "json":
@@ -62,8 +62,8 @@ def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, s
     print_rows("Cells", _summarise_cells(log_survey))
     unread = [{"file": entry.name, "why": entry.reason} for entry in log_survey.select_entries("unread")]
     print_tables(
-        table_from_rows("Failed runs", _list_failures(log_survey)),
-        table_from_rows("Files that could not be read", unread),
+        build_table_from_rows("Failed runs", _list_failures(log_survey)),
+        build_table_from_rows("Files that could not be read", unread),
     )
     echo(_format_summary(log_survey, is_written=not dry_run))
     if campaign_path is None:
@@ -123,9 +123,9 @@ def _count_by_axis(log_survey: LogSurvey) -> list[dict[str, Any]]:
 
 
 def _summarise_cells(log_survey: LogSurvey) -> list[dict[str, Any]]:
-    """Return one table row per cell with its runs, their outcomes, and the median of the primary metric over valid runs."""
+    """Return one table row per cell: its runs, their outcomes, and the median primary metric of valid runs."""
     metric = log_survey.campaign.metric
-    median = "median per s" if metric == THROUGHPUT else f"median {metric.axis}"
+    median = "median per s" if metric == THROUGHPUT else f"median {metric.axis_label}"
     outcomes_by_cell: defaultdict[str, list[tuple[str, float | None]]] = defaultdict(list)
     cells: dict[str, Cell] = {}
     for cell, status, rate in _iterate_runs(log_survey):
@@ -166,8 +166,8 @@ def _format_summary(log_survey: LogSurvey, *, is_written: bool) -> str:
     new = log_survey.select_entries("new")
     ok = sum(entry.outcome is not None and entry.outcome.status == "ok" for entry in new)
     strays = (
-        f"\n{log_survey.stray_record_count} records of earlier imports belong "
-        "to no cell of this map any more; the report leaves them out"
+        f"\n{log_survey.stray_record_count} records of earlier imports no longer "
+        "belong to any cell of this map; the report leaves them out"
     )
     return (
         f"{len(new)} {'records written' if is_written else 'new logs'} ({ok} ok, {len(new) - ok} failed), "

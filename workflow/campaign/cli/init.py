@@ -1,4 +1,4 @@
-"""The command `campaign init`: make a project directory for a user's own campaign."""
+"""The command `campaign init`: create a project directory for a user's own campaign."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from campaign.common.paths import CONFIG_DIRECTORY, ROOT
 
 PROFILES = ("local", "slurm")
 _SNAKEFILE = """\
-# The workflow of the installed package composable-campaign, used as a module. Rules of your own can follow.
+# This uses the workflow of the installed package composable-campaign as a module. Your own rules can follow.
 from campaign.common.paths import SNAKEFILE
 
 
@@ -33,20 +33,20 @@ Next, in {directory}:
   snakemake --profile local        the same
   snakemake --profile slurm        the same in Slurm allocations; first set account and partition in profiles/slurm/values.yaml
 
-config/README.md of the package and docs/ explain every key of the files in config/."""
+config/README.md and docs/ of the package explain every key of the files in config/."""
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=Path())
 def init(directory: Path) -> None:
-    """Make DIRECTORY a project: a campaign, a system and a workload to change, Snakemake profiles, and a Snakefile.
+    """Create a project in DIRECTORY: a campaign, a system and a workload to edit, Snakemake profiles, and a Snakefile.
 
-    The campaign runs in seconds on any machine. No file that exists is changed.
+    The campaign runs in seconds on any machine. Existing files are never changed.
     """
     files = read_project_files()
     if existing := [name for name in (*files, *PROFILES) if os.path.lexists(directory / name)]:
         raise ConfigError(
-            f"{directory}: {', '.join(existing)} exist already; choose another directory, or move them away"
+            f"{directory} already contains {', '.join(existing)}; choose another directory, or move them away"
         )
     try:
         for name, content in files.items():

@@ -26,19 +26,19 @@ from campaign.common.wording import escape_control_characters
 
 COMMAND_GROUPS = {
     "Start": {
-        "init": ("init", "Make a directory a project: a campaign to change, Snakemake profiles, and a Snakefile."),
+        "init": ("init", "Create a project directory with a campaign to edit, Snakemake profiles, and a Snakefile."),
         "systems": ("compose", "List the systems that a campaign can name."),
-        "workload": ("workload", "List and show workloads, try one, or read a saved log."),
-        "validate": ("validate", "Check the text of a campaign, system, workload or claims file."),
+        "workload": ("workload", "List and show workloads, run one once, or read a saved log."),
+        "validate": ("validate", "Check a campaign, system, workload or claims file for mistakes."),
     },
     "Plan and run": {
         "plan": ("plan", "Show what would be measured, in which order, and at what cost."),
-        "detect": ("detect", "Show how many compositions, runs and steps find a difference, at what cost."),
+        "detect": ("detect", "Show how many compositions, runs and steps detect a difference, and their cost."),
         "run": ("run", "Measure the runs that have no record, and write the report, through Snakemake."),
-        "status": ("status", "Show the progress of a campaign: what is done, what is running, and what failed so far."),
-        "logs": ("logs", "Show why runs failed or are missing, where their logs are, and the last lines."),
-        "parse": ("parse", "Read the kept logs again with corrected parsers, without a run."),
-        "redo": ("run", "Move the records that match aside, so that 'campaign run' measures their runs again."),
+        "status": ("status", "Show the progress of a campaign: what is done, what is running, and what has failed."),
+        "logs": ("logs", "Show why runs failed or are missing, and the ends of their logs."),
+        "parse": ("parse", "Read the stored logs again with corrected parsers, without measuring."),
+        "redo": ("run", "Move matching records aside, so that 'campaign run' measures their runs again."),
         "remove": ("run", "Delete the results of a campaign."),
     },
     "Look at results": {
@@ -48,32 +48,32 @@ COMMAND_GROUPS = {
     "Answer questions": {
         "recommend": ("recommend", "Recommend what to build, from measured cells."),
         "compare": ("compare", "Compare campaign B with campaign A, or a campaign with published claims."),
-        "published": ("compare", "Show campaigns beside published claims, and how many of these they reach."),
+        "published": ("compare", "Compare campaigns with published claims, and count how many of them agree."),
     },
     "Publish and share": {
         "figures": ("report", "Draw the figures of a campaign, for a page or for a paper in LaTeX."),
-        "site": ("site", "Write one static site over the results of many campaigns."),
+        "site": ("site", "Write a static website about the results of many campaigns."),
         "archive": ("archive", "Pack a campaign into one file; verify and extract such archives."),
-        "import": ("import_logs", "Make records from logs that were written without this program."),
+        "import": ("import_logs", "Create records from logs that were written without this program."),
     },
     "Your site": {
         "check": ("check", "Check whether a site is ready: control plane, hosts, Slurm, results directory."),
-        "inventory": ("compose", "List the hosts and devices that a system's fabric shows now, and who holds them."),
-        "compose": ("compose", "Compose one CONFIGURATION by hand and keep it until 'campaign release'."),
-        "release": ("compose", "Release a composition that is kept, or what dead processes left (--orphans)."),
-        "verify": ("compose", "Read back held devices, or the files of a results directory, and name what is wrong."),
+        "inventory": ("compose", "List the hosts and devices that a system's fabric reports now, and who holds them."),
+        "compose": ("compose", "Compose one CONFIGURATION by hand, and keep it until 'campaign release'."),
+        "release": ("compose", "Release a composition made by hand, or the leases of dead processes (--orphans)."),
+        "verify": ("compose", "Check held devices, or the files of a results directory, and list what is wrong."),
         "fabric": ("fabric", "Check a site's fabric, release what a crash left behind, or start an emulated fabric."),
         "cluster": ("cluster", "Run a local practice cluster: Slurm on emulated hosts of this machine."),
     },
-    "Stages, which the rules of the workflow call": {
+    "Stages that the rules of the workflow call": {
         "measure": ("measure", "Measure the runs of one lease that have no record."),
-        "measured": ("measure", "Summarise the runs of a finished plan, and end what is left of its leases."),
+        "measured": ("measure", "Summarise the runs of a finished plan, and clean up after its leases."),
         "collect": ("report", "Write the tables of a planned campaign from its records."),
     },
 }
-"""Commands by group: name of the command, its module in this package, and a summary."""
+"""Commands by group: name of the command, and its module in this package with a summary."""
 _COMMANDS = {name: entry for group in COMMAND_GROUPS.values() for name, entry in group.items()}
-_INTERRUPTION_HINT = "what was not given back is listed by 'campaign fabric reconcile SYSTEM --grace 0'"
+_CLEANUP_HINT = "'campaign fabric reconcile SYSTEM --grace 0' lists the devices that are still held"
 _READ_ONLY_MODULES = {"detect", "report", "recommend", "compare", "site"}
 """Modules of commands that start no runs."""
 
@@ -90,15 +90,15 @@ class _LazyCommands(click.Group):
         if name not in _COMMANDS:
             return None
         if _COMMANDS[name][0] in _READ_ONLY_MODULES:
-            # Matrices of the statistics are small: with several threads, these wait for each other and double the processor time.
+            # The statistics use small matrices, for which several threads wait for each other and double the processor time.
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-            # Arrow's own memory pools do not return memory, so a report of many cells would take a tenth more.
+            # Arrow's own memory pools do not return memory, so a report of many cells would need a tenth more.
             os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         module_name = f"campaign.cli.{_COMMANDS[name][0]}"
         is_new = module_name not in sys.modules
         module = import_module(module_name)
         if is_new:
-            # The module stays loaded. Garbage collection of it takes a tenth of a short command, and makes forks copy its pages.
+            # The module stays loaded. Collecting its garbage takes a tenth of a short command and makes forks copy its pages.
             gc.freeze()
         command: click.Command = getattr(module, "import_logs" if name == "import" else name)
         return command
@@ -128,14 +128,14 @@ class _LazyCommands(click.Group):
             apply_sharing_umask(Path.cwd())
             return super().invoke(context)
         except SignalInterrupt as interrupted:
-            with suppress(OSError):  # the terminal may have been closed
-                click.echo(f"ended by {interrupted}; {_INTERRUPTION_HINT}", err=True)
+            with suppress(OSError):  # The terminal may have been closed.
+                click.echo(f"ended by {interrupted}; {_CLEANUP_HINT}", err=True)
             context.exit(128 + interrupted.number)
         except CampaignError as error:
             problem = error
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # the reader of the output has closed it; click ends quietly
+                raise  # The reader of the output has closed it. Click then ends without a message.
             problem = convert_os_error(error, "a file")
         click.secho(f"error: {replace_scratch_path(escape_control_characters(str(problem)))}", err=True, fg="red")
         context.exit(context.meta.get(ERROR_CODE_META_KEY, 1))
@@ -147,10 +147,10 @@ class _LazyCommands(click.Group):
 )
 @click.version_option(__version__, prog_name="campaign")
 def main() -> None:
-    """Characterization campaigns on composable infrastructure.
+    """Run characterization campaigns on composable infrastructure.
 
     CAMPAIGN is a campaign file, the results directory of a campaign, or an archive. Default: config/campaign.yaml. Start with
-    'campaign init' and 'campaign plan'; the latter changes nothing.
+    'campaign init', then 'campaign plan', which changes nothing.
     """
 
 

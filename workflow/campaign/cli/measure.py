@@ -20,7 +20,7 @@ from campaign.run.driver_supervisor import DriverLeftRunning
 from campaign.spec.lease_plan import read_lease_plan
 
 INVOCATION_VARIABLE = "CAMPAIGN_INVOCATION"
-"""Environment variable with a token of the Snakemake process. Leases with one token look once for leftovers of dead processes."""
+"""Environment variable with a token of the Snakemake process. Leases with one token clean up after dead processes only once."""
 
 
 @click.command()
@@ -29,32 +29,31 @@ INVOCATION_VARIABLE = "CAMPAIGN_INVOCATION"
     "--results",
     "root",
     type=PATH,
-    help="Directory of all results. Default: the one that the file is in; 'results' for a file from elsewhere.",
+    help="Directory of all results. Default: the one that contains LEASE.json, or 'results'.",
 )
 @click.option(
     "--manifest",
     type=PATH,
-    help="File that says which runs were measured. Default: that of the lease in manifests/ of the results.",
+    help="Manifest to write, which lists the measured runs. Default: the lease's file in manifests/ of the results.",
 )
-@click.option("--log", type=PATH, help="File for what is said. Default: that of the lease in logs/ of the results.")
+@click.option("--log", type=PATH, help="File for messages. Default: the lease's file in logs/ of the results.")
 def measure(document: Path, root: Path | None, manifest: Path | None, log: Path | None) -> None:
     """Measure the runs of a lease that have no record: compose, submit a driver, wait, verify, release.
 
-    LEASE.json is a file of plan/leases/, which 'campaign plan --write' and the workflow make. It holds everything that is
-    needed: no campaign file is read. After an interruption, the same command measures the missing runs. Exits with 1 if runs
-    still have no record at the end; the manifest gives the reason. Started by Snakemake, it then exits with 0, so that the other
-    leases go on.
+    LEASE.json is a file in plan/leases/, written by 'campaign plan --write' or the workflow. It contains everything needed, so no
+    campaign file is read. After an interruption, the same command measures the missing runs. Exits with 1 if runs have no record
+    at the end; the manifest gives the reason. If Snakemake started the command, it exits with 0, so that other leases continue.
     """
     plan = read_lease_plan(document)
     results = Results(root or document.absolute().parent.parent.parent.parent, plan.campaign)
     if root is None and results.lease_plans != document.absolute().parent:
         results = Results(Path("results"), plan.campaign)
-    out = manifest or results.manifest_file(plan.lease, plan.configuration.system if plan.is_of_several_systems else "")
+    out = manifest or results.manifest_file(plan.lease, plan.configuration.system if plan.has_several_systems else "")
     log_path = log or results.logs / "measure" / f"{plan.lease}.log"
 
     def report(message: str) -> None:
-        # A closed terminal or a full disk must not end a measurement: messages are not worth it.
         """Print a message and append it to the log of the lease. Errors of the terminal and the disk are ignored."""
+        # A closed terminal or a full disk must not end a measurement.
         with suppress(OSError):
             print(escape_control_characters(message), flush=True)
         with suppress(OSError):
@@ -67,17 +66,17 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
             plan, results, report, os.environ.get(INVOCATION_VARIABLE, "")
         )
         try:
-            write_json(out, manifest_document, indent=1)  # written atomically
+            write_json(out, manifest_document, indent=1)
         except OSError as error:
             raise convert_os_error(error, out) from error
-        # A lease without runs must not end the DAG: the workflow's rule reports it, and the report shows it.
+        # Missing runs must not end Snakemake's DAG. The rule `measured` and the report list them.
         if (missing := len(manifest_document["missing"])) and INVOCATION_VARIABLE not in os.environ:
-            reason = manifest_document["reason"] or "the same command again measures them"
+            reason = manifest_document["reason"] or "run the same command again to measure them"
             raise LaunchError(f"{missing} of {manifest_document['runs']} runs have no record: {reason}")
     except DriverLeftRunning:
-        sys.exit(f"{plan.lease}: its job was left in Slurm; the same command again picks it up")
+        sys.exit(f"{plan.lease}: its job is still in Slurm; run the same command again to continue with it")
     except SignalInterrupt:
-        sys.exit(f"{plan.lease}: stopped and released; the same command again goes on with what is missing")
+        sys.exit(f"{plan.lease}: stopped and released; run the same command again to measure the missing runs")
     except CampaignError as error:
         report(f"error: {error}")
         sys.exit(1)
@@ -85,13 +84,13 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
 
 @click.command()
 @click.argument("plan", type=PATH, metavar="PLAN.json")
-@click.option("--strict", is_flag=True, help="Exit with 1 when a planned run has no record.")
-@click.option("--output", "out", type=PATH, help="Also write it to this file.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if a planned run has no record.")
+@click.option("--output", "out", type=PATH, help="Also write the summary to this file.")
 @raise_on_ending_signal()
 def measured(plan: Path, strict: bool, out: Path | None) -> None:
-    """Summarise the runs of a finished plan. First end jobs that its leases left behind, and release their devices.
+    """Summarise the runs of a finished plan, and clean up after its leases.
 
-    PLAN.json is plan/plan.json of the results.
+    Jobs that the leases left behind are ended first, and their devices are released. PLAN.json is plan/plan.json of the results.
     """
     from campaign.report.campaign_summary import list_missing_reasons
     from campaign.run.measured_leases import clean_up_after_plan, summarize_plan

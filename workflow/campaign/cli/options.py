@@ -27,7 +27,7 @@ class FiniteNumber(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
         """Convert a value to a float, and reject infinity and NaN."""
         number = super().convert(value, param, context)
-        return number if math.isfinite(number) else self.fail(f"{value} is not a number of this kind.", param, context)
+        return number if math.isfinite(number) else self.fail(f"{value} is not a finite number.", param, context)
 
 
 class _NonEmptyPath(click.Path):
@@ -39,14 +39,13 @@ class _NonEmptyPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
         """Convert a value to a path. Reject empty paths and paths with a NUL character."""
         if str(value) == "" or "\0" in str(value):
-            self.fail("it is empty, or has a NUL in it; name a file or directory.", param, context)
+            self.fail("The path is empty or contains a NUL character; give a file or directory.", param, context)
         return super().convert(value, param, context)
 
 
-PATH = _NonEmptyPath(
-    path_type=Path, readable=False
-)  # click does not check permissions: our own error names the owner of the file
-# The same ranges as in campaign files.
+# Click does not check permissions, because our own error also names the owner of the file.
+PATH = _NonEmptyPath(path_type=Path, readable=False)
+# These are the same ranges as in campaign files.
 STEP_COUNT = click.IntRange(1, 1_000_000)
 WARMUP_STEP_COUNT = click.IntRange(0, 100_000)
 EXISTING_FILE = _NonEmptyPath(path_type=Path, exists=True, dir_okay=False)
@@ -60,15 +59,15 @@ results_option = click.option(
 )
 campaign_argument = click.argument("campaign", type=PATH, default=CAMPAIGN_FILE, metavar="[CAMPAIGN]")
 tables_argument = click.argument("source", type=PATH, default=CAMPAIGN_FILE, metavar="[CAMPAIGN]")
-cells_option = click.option("--where", metavar="EXPRESSION", help="Only cells that match, e.g. 'batch >= 8'.")
-# Options of commands that plan and measure campaigns.
-campaign_option = click.option("--campaign", "option", type=PATH, hidden=True, help="Campaign, as an option.")
+cells_option = click.option("--where", metavar="EXPRESSION", help="Use only cells that match, e.g. 'batch >= 8'.")
+# Commands that plan and measure campaigns have these options.
+campaign_option = click.option("--campaign", "option", type=PATH, hidden=True, help="The campaign, given as an option.")
 name_option = click.option("--name", help="Name of the composition. Default: the configuration's name.")
 
 
 def _build_plan_option(name: str) -> Callable[[Command], Command]:
     """Build the command-line option for a field of `plan.request.PlanRequest`. Its value is text."""
-    from campaign.plan.request import OPTIONS  # most commands plan nothing
+    from campaign.plan.request import OPTIONS  # Imported late, because most commands plan nothing.
 
     option = OPTIONS[name]
     return click.option(
@@ -82,11 +81,11 @@ def _build_plan_option(name: str) -> Callable[[Command], Command]:
     )
 
 
-def source_options(*, changes_results: bool = False) -> Callable[[Command], Command]:
+def add_source_options(*, changes_results: bool = False) -> Callable[[Command], Command]:
     """Add a campaign argument and `--results` to a command, which receives them as `campaign` and `results`.
 
     Args:
-        changes_results: whether the command changes results, as for `resolve_source`.
+        changes_results: whether the command changes results. Archives are rejected then.
     """
 
     def decorate(command: Command) -> Command:
@@ -100,12 +99,12 @@ def source_options(*, changes_results: bool = False) -> Callable[[Command], Comm
     return decorate
 
 
-def request_options(*groups: str, changes_results: bool = False) -> Callable[[Command], Command]:
+def add_request_options(*groups: str, changes_results: bool = False) -> Callable[[Command], Command]:
     """Add a campaign argument and options of `plan.request` to a command, which receives a PlanRequest as its first argument.
 
     Args:
         *groups: groups of options of `plan.request` to add.
-        changes_results: whether the command changes results, as for `resolve_source`.
+        changes_results: whether the command changes results. Archives are rejected then.
     """
     from campaign.plan.request import OPTIONS, PlanRequest
 
@@ -136,7 +135,7 @@ def request_options(*groups: str, changes_results: bool = False) -> Callable[[Co
     return decorate
 
 
-def workload_option(command: Command) -> Command:
+def add_workload_option(command: Command) -> Command:
     """Add `--option KEY=VALUE` to a command, which receives a mapping `options`. Values are parsed as YAML."""
 
     @functools.wraps(command)
@@ -144,7 +143,7 @@ def workload_option(command: Command) -> Command:
         return command(options=dict(map(_parse_option, options)), **arguments)
 
     return click.option(
-        "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the workload; may be repeated."
+        "--option", "options", multiple=True, metavar="KEY=VALUE", help="Option of the workload. May be repeated."
     )(wrapper)
 
 
@@ -156,11 +155,11 @@ def _parse_option(text: str) -> tuple[str, Scalar]:
     except yaml.YAMLError:
         parsed_value = value
     if not key or not equals:
-        raise ConfigError(f"--option {text}: write KEY=VALUE, as in --option image_px=64")
+        raise ConfigError(f"--option {text} has no value; write KEY=VALUE, as in --option image_px=64")
     return key, parsed_value if isinstance(parsed_value, str | int | float | bool) else value
 
 
-def output_option(help_text: str, **path_options: bool) -> Callable[[Command], Command]:
+def build_output_option(help_text: str, **path_options: bool) -> Callable[[Command], Command]:
     """Return the option `--output`, which is a path.
 
     Args:
@@ -170,12 +169,12 @@ def output_option(help_text: str, **path_options: bool) -> Callable[[Command], C
     return click.option("--output", type=_NonEmptyPath(path_type=Path, **path_options), help=help_text)
 
 
-def dry_run_option(help_text: str) -> Callable[[Command], Command]:
+def build_dry_run_option(help_text: str) -> Callable[[Command], Command]:
     """Return the flag `--dry-run` (`-n`) with this help text."""
     return click.option("--dry-run", "-n", is_flag=True, help=help_text)
 
 
-def format_option(*styles: str, help_text: str = "Output format.") -> Callable[[Command], Command]:
+def build_format_option(*styles: str, help_text: str = "Output format.") -> Callable[[Command], Command]:
     """Return the option `--format`, which a command receives as `style`.
 
     Args:

@@ -1,4 +1,4 @@
-"""The command `campaign parse`: read kept logs again with the current parsers of the workload files."""
+"""The command `campaign parse`: read stored logs again with the current parsers of the workload files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from campaign.cli.options import source_options
+from campaign.cli.options import add_source_options
 from campaign.cli.terminal import print_text
 from campaign.common.files import read_json
 from campaign.common.paths import Results
@@ -17,13 +17,13 @@ from campaign.spec.record import RecordStore
 
 
 @click.command()
-@source_options(changes_results=True)
+@add_source_options(changes_results=True)
 def parse(campaign: Path, results: Path) -> None:
-    """Read the kept logs of all runs again, as after a change of `parser`, `parsers` or `test` in a workload file.
+    """Read the stored logs of all runs again, e.g. after `parser`, `parsers` or `test` in a workload file has changed.
 
-    Nothing is measured, and records stay as they are: the numbers are written to readings/ of the results, with the parser and the
-    time. From then on tables, reports and archives hold the newest reading of each run, and say so. From a results directory, the
-    logs are read as its campaign was planned.
+    Nothing is measured, and records are not changed. The numbers are written to readings/ of the results, with the parser and the
+    time. From then on, tables, reports and archives contain the newest reading of each run, and state this. For a results
+    directory, the parsers are those of its planned campaign.
     """
     loaded_campaign = load_campaign(campaign, results=results)
     paths = Results(results, loaded_campaign.name)
@@ -34,10 +34,11 @@ def parse(campaign: Path, results: Path) -> None:
         print_text("no log was read")
         return
     print_text(
-        f"{pluralize(result.runs, 'log')} read again, {result.changed} of them with other numbers: {result.path}"
+        f"read {pluralize(result.runs, 'log')} again, of which {result.changed} gave other numbers: {result.path}"
     )
     if paths.tables.is_dir():
-        from campaign.analysis.tables.collect import read_campaign_results, write_campaign_tables  # loads pandas
+        # Imported late, because it loads pandas.
+        from campaign.analysis.tables.collect import read_campaign_results, write_campaign_tables
 
         plan_document = read_json(paths.plan_file)
         shown_campaign = (
@@ -48,4 +49,4 @@ def parse(campaign: Path, results: Path) -> None:
         write_campaign_tables(
             read_campaign_results(shown_campaign, paths.directory, plan_document.get("where")), paths.tables
         )
-        print_text(f"{paths.tables}: made anew; 'campaign report {campaign}' writes the report")
+        print_text(f"{paths.tables}: updated; 'campaign report {campaign}' writes the report")

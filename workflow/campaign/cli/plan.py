@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from campaign.cli.cost_table import build_cost_table
-from campaign.cli.options import format_option, output_option, request_options
+from campaign.cli.options import add_request_options, build_format_option, build_output_option
 from campaign.cli.source import refuse_archive
 from campaign.cli.terminal import TextTable, print_tables, print_text, print_warnings
 from campaign.common.errors import ConfigError
@@ -32,27 +32,27 @@ _CONCURRENCY_TEXTS = {
     "none": "as many leases at the same time as the pool allows",
 }
 _FILE_ORDER_WARNING = (
-    "leases in the order of the file: drift over the campaign cannot be told from differences between "
-    "configurations ('lease_order: blocks' can)\n"
+    "leases are in the order of the file, so drift over the campaign cannot be distinguished from differences between "
+    "configurations; 'lease_order: blocks' makes this possible\n"
 )
 
 
 @click.command()
-@request_options("selection", "costs", "allocations")
-@format_option("table", "json", "tsv")
-@output_option("Write plan.json and plan.tsv into this directory instead.")
+@add_request_options("selection", "costs", "allocations")
+@build_format_option("table", "json", "tsv")
+@build_output_option("Directory into which plan.json and plan.tsv are written, instead of printing the plan.")
 @click.option(
     "--write",
     is_flag=True,
-    help="Write the plan into the results, with one document a lease in plan/leases/, which 'campaign measure' reads.",
+    help="Write the plan into the results, with one document per lease in plan/leases/, which 'campaign measure' reads.",
 )
 def plan(request: PlanRequest, style: str, output: Path | None, write: bool) -> None:
     """Show what would be measured, in which order, and at what cost. Without --write and --output, nothing is written.
 
-    Times are medians of earlier runs and leases of all campaigns in the results directory. Their intervals show how far such
-    forecasts were off. 'campaign detect' shows what other numbers of compositions and runs cost, and what they can find.
+    Expected times are medians of earlier runs and leases of all campaigns in the results directory. Their intervals show the errors
+    of such forecasts. 'campaign detect' shows which differences other numbers of compositions and runs detect, and their cost.
 
-    Exits with 1 when a configuration does not fit the system.
+    Exits with 1 if a configuration does not fit the system.
     """
     if write:
         refuse_archive()
@@ -80,13 +80,13 @@ def plan(request: PlanRequest, style: str, output: Path | None, write: bool) -> 
         click.echo(escape_control_characters("\n".join("\t".join(row) for row in format_plan_rows(measurement_plan))))
     if measurement_plan.unfit:
         raise ConfigError(
-            f"{request.campaign}: {len(measurement_plan.unfit)} configurations "
-            "do not fit the system; see 'does not fit' in the plan"
+            f"{request.campaign}: configurations that do not fit the system: {len(measurement_plan.unfit)}; "
+            "see 'does not fit' in the plan"
         )
 
 
 def _print_plan(plan: Plan) -> None:
-    """Print the plan. It lists misfits, axes, cells that are left out, leases, totals and costs."""
+    """Print the plan: configurations that do not fit, axes, cells that are left out, leases, totals and costs."""
     per_axis = [
         (axis, value, counts["cells"], counts["runs"])
         for axis, values in count_per_axis(plan).items()
@@ -103,7 +103,7 @@ def _print_plan(plan: Plan) -> None:
 
 
 def end_dry_run(dag: Dag) -> None:
-    """Print at the end of a dry run the totals and costs of the plan, and its warnings."""
+    """Print the totals, costs and warnings of the plan at the end of a dry run."""
     plan = dag.plan
     _print_totals(plan)
     print_warnings([*plan.warnings, *find_missing_software(plan.campaign), *find_changes(plan, dag.results)])
@@ -162,13 +162,13 @@ def _print_totals(plan: Plan) -> None:
         f"{_FILE_ORDER_WARNING if plan.campaign.protocol.lease_order == 'least-recomposition' else ''}"
         f"{plan.recompositions} recompositions (at least {plan.min_recompositions} are needed)\n{_format_attachments(plan)}"
         f"{_format_forecast(plan)}"
-        f"compositions: {_format_compositions(plan)}; 'campaign detect' shows what other numbers cost, and what they can find\n"
+        f"compositions per cell: {_format_compositions(plan)}; 'campaign detect' shows what other numbers detect and cost\n"
     )
     print_tables(build_cost_table(plan), max_rows=None)
 
 
 def _format_attachments(plan: Plan) -> str:
-    """Return a line with the number of devices that composing attaches, or an empty string if that is zero or unknown."""
+    """Return a line with the number of devices that composing attaches, or '' if the number is zero or unknown."""
     return f"composing attaches {pluralize(plan.attached_devices, 'device')}\n" if plan.attached_devices else ""
 
 
@@ -178,17 +178,17 @@ def _format_forecast(plan: Plan) -> str:
         return "expected: nothing is left to measure\n"
     concurrency = f"{_CONCURRENCY_TEXTS[resolve_isolation(plan.campaign)]}\n"
     if plan.factors_from < MIN_FORECAST_RATIOS:
-        accuracy = f"a factor of {DEFAULT_FACTOR:g}, until {MIN_FORECAST_RATIOS} leases that were forecast have ended"
+        accuracy = f"a factor of {DEFAULT_FACTOR:g}, until {MIN_FORECAST_RATIOS} leases with a forecast have ended"
     else:
-        accuracy = f"how far the forecasts of {plan.factors_from} leases were off"
-    origins = [("learned from", plan.learned_from), ("times of composing from", plan.composing_from)]
+        accuracy = f"the forecast errors of {plan.factors_from} earlier leases"
+    origins = [("durations learned from", plan.learned_from), ("composing times from", plan.composing_from)]
     sources = "".join(f"{words} {value}\n" for words, value in origins if value)
     if plan.wall_s is None or plan.device_hours is None:
         return f"expected: {plan.unknown.format_summary()}; {concurrency}{plan.unknown.suggest_remedy()}\n{sources}"
     duration = format_time_with_interval(Estimate(plan.wall_s, *plan.estimate_interval(plan.wall_s)))
     hours = f"{_format_hours(plan, plan.device_hours, 'device-hours')}, {_format_hours(plan, plan.host_hours, 'host-hours')}"
     price = "" if plan.price is None else f", {plan.price:.2f} {plan.campaign.currency}"
-    return f"expected: {hours}{price}, {duration}; {concurrency}in brackets: {accuracy}\n{sources}"
+    return f"expected: {hours}{price}, {duration}; {concurrency}ranges in brackets from: {accuracy}\n{sources}"
 
 
 def _format_hours(plan: Plan, hours: float | None, unit: str) -> str:
@@ -204,19 +204,18 @@ def _format_compositions(plan: Plan) -> str:
 
 
 def _format_reference_runs(plan: Plan) -> str:
-    """Return a line with the number of runs of the reference, or an empty string if there are none."""
+    """Return a line with the number of runs of the reference, or '' if there are none."""
     runs = sum(len(list_run_numbers(cell.settings)) for lease in plan.leases for cell in lease.cells if cell.reference)
-    return f"{runs} of these runs are of the reference, which every lease measures\n" if runs else ""
+    return f"{runs} of these runs measure the reference, which is part of every lease\n" if runs else ""
 
 
 def _format_unplanned(plan: Plan) -> str:
-    """Return a line with the number of cells that have records but are not planned, or an empty string if there are none."""
+    """Return a line with the number of cells that have records but are not planned, or '' if there are none."""
     if not plan.unplanned:
         return ""
     return (
-        f"{pluralize(plan.unplanned, 'other cell')} with records in these "
-        "results: measured with other settings, programs or inputs, "
-        "or before those were part of a cell's identity; kept, and not used\n"
+        f"{pluralize(plan.unplanned, 'other cell')} with records in these results: kept but not used, because of other settings, "
+        "programs or inputs, or because an earlier version did not identify cells by these\n"
     )
 
 

@@ -11,7 +11,7 @@ from campaign.analysis.recommend.advise import build_recommendation
 from campaign.analysis.recommend.document import RecommendationAnswer, RecommendationDocument
 from campaign.analysis.recommend.objectives import parse_request
 from campaign.analysis.statistics.comparable_cells import list_option_columns
-from campaign.cli.options import cells_option, format_option, output_option, results_option, tables_argument
+from campaign.cli.options import build_format_option, build_output_option, cells_option, results_option, tables_argument
 from campaign.cli.terminal import TextTable, print_tables, print_text
 from campaign.common import wording
 from campaign.common.errors import ConfigError
@@ -29,8 +29,8 @@ _MAX_NAMES = 40
     "objectives",
     metavar="OBJECTIVE",
     multiple=True,
-    help="throughput, time, throughput-per-device-hour, throughput-per-joule, cheapest-within:5% (of the fastest), or "
-    "mix:a=0.7,b=0.3 (shares of time of workloads a and b). May be repeated. Default: those of the report.",
+    help="What to optimise: throughput, time, throughput-per-device-hour, throughput-per-joule, cheapest-within:5% (of the "
+    "fastest), or mix:a=0.7,b=0.3 (shares of time of workloads a and b). May be repeated. Default: the report's objectives.",
 )
 @click.option(
     "--constraint",
@@ -41,10 +41,10 @@ _MAX_NAMES = 40
     "repeated.",
 )
 @click.option("--workload", "workloads", metavar="NAME", multiple=True, help="Only this workload. May be repeated.")
-@format_option("table", "json")
-@output_option(
-    "Write what the report shows into this directory as recommendation.json. The source must then be a results directory; "
-    "objectives and constraints are those of the report.",
+@build_format_option("table", "json")
+@build_output_option(
+    "Directory into which the report's recommendation is written as recommendation.json. CAMPAIGN must then be a results "
+    "directory, and objectives and constraints are those of the report.",
     file_okay=False,
 )
 def recommend(
@@ -53,7 +53,7 @@ def recommend(
     """Recommend what to build, from measured cells.
 
     Each answer lists ties, indistinguishable shapes, and the cells that support it. Shapes that the system allows but that were
-    not measured are named, without numbers.
+    not measured are listed by name only.
 
     \b
     campaign recommend --objective cheapest-within:5% --constraint "hosts == 1"
@@ -62,11 +62,11 @@ def recommend(
     if output:
         if where or any(filters.values()) or not (source / "tables").is_dir():
             raise ConfigError(
-                f"{source}: --output takes a results directory with tables/, and no option that narrows it"
+                f"{source}: --output needs a results directory with tables/, and no --where or other filter"
             )
         write_recommendation(source / "tables", output)
         return
-    from campaign.report.sources import load_tables  # a report needs no campaign file
+    from campaign.report.sources import load_tables  # Imported late, because --output needs no campaign file.
 
     tables = load_tables(source, results, where)
     measured_workloads = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
@@ -82,14 +82,14 @@ def recommend(
 
 
 def _print_answers(document: RecommendationDocument) -> None:
-    """Print all answers with the cells that support them, the shapes that were not measured, and the basis of the answers."""
+    """Print all answers with the cells that support them, the unmeasured shapes, and the basis of the answers."""
     for objective in dict.fromkeys(answer.objective for answer in document.answers):
         answers = [answer for answer in document.answers if answer.objective == objective]
         title = f"{objective}: {answers[0].meaning}"
         print_tables(
             TextTable(
                 title,
-                ["For", "Build", "Gives", "As good, or perhaps", "Rests on"],
+                ["For", "Build", "Result", "Equally good, or perhaps", "Evidence"],
                 list(map(_format_answer, answers)),
                 has_row_lines=True,
             )
@@ -99,7 +99,7 @@ def _print_answers(document: RecommendationDocument) -> None:
     if names := document.unmeasured:
         more_text = f" and {len(names) - _MAX_NAMES} more (--format json)" if len(names) > _MAX_NAMES else ""
         print_text(
-            f"The hosts and pool allow by number, and nobody measured: {', '.join(names[:_MAX_NAMES])}{more_text}."
+            f"The hosts and the pool also suffice for these unmeasured shapes: {', '.join(names[:_MAX_NAMES])}{more_text}."
         )
     for sentence in document.basis:
         print_text(sentence, "dim")

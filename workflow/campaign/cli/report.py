@@ -1,7 +1,7 @@
 """The commands that turn records into tables, figures, reports and summaries.
 
-These are `campaign collect`, `figures`, `report` and `summary`. The rules of the workflow call each in a process of its own, so
-each imports only what it needs.
+These are `campaign collect`, `figures`, `report` and `summary`. The rules of the workflow call each in a separate process, so each
+command imports only what it needs.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import click
 from campaign.cli.echo import echo
 from campaign.cli.options import (
     PATH,
+    add_source_options,
+    build_output_option,
     cells_option,
-    output_option,
     results_option,
-    source_options,
     tables_argument,
 )
 from campaign.cli.source import find_results, replace_scratch_path
@@ -29,9 +29,9 @@ from campaign.common.paths import Results
 @click.command()
 @click.argument("plan", type=PATH, metavar="PLAN.json")
 def collect(plan: Path) -> None:
-    """Write the tables of a planned campaign from its records: tables/ beside plan/ in the results.
+    """Write the tables of a planned campaign from its records, into tables/ of the results.
 
-    PLAN.json is plan/plan.json of the results, which 'campaign plan --write' makes.
+    PLAN.json is plan/plan.json of the results, written by 'campaign plan --write'.
     """
     from campaign.analysis.tables import collect as collecting
 
@@ -54,13 +54,13 @@ def collect(plan: Path) -> None:
     type=click.Choice(("page", "paper", "report")),
     default="page",
     help="page: SVG in the page's colours. paper: PDF and SVG on white, captions and tables of numbers in LaTeX. report: every "
-    "figure with something to show as 'campaign report' reads it (SVG, CSV, JSON); CAMPAIGN must then be a results directory.",
+    "figure that has data, as 'campaign report' reads it (SVG, CSV, JSON); CAMPAIGN must then be a results directory.",
 )
 @click.option(
-    "--only", metavar="NAME,NAME..", help="Only these figures, by file name or anchor. Default: all that have data."
+    "--only", metavar="NAME,NAME..", help="Figures to draw, by file name or anchor. Default: all that have data."
 )
-@output_option(
-    "Directory. Default: figures/ in the current directory; for a paper, paper/; for a report, figures/ of the results."
+@build_output_option(
+    "Output directory. Default: figures/ in the current directory; for a paper, paper/; for a report, figures/ of the results."
 )
 def figures(
     source: Path,
@@ -72,8 +72,8 @@ def figures(
 ) -> None:
     """Draw the figures of a campaign, each with its data as CSV.
 
-    For a paper, a document reads two files with \\input, with graphicx and booktabs: figures.tex has the figures (3.4 in or 7.1 in
-    wide, fonts embedded) with captions, and tables. numbers.tex has the comparisons and all cells with intervals.
+    For a paper, \\input two files into a document that loads graphicx and booktabs. figures.tex contains the figures (3.4 in or
+    7.1 in wide, fonts embedded) with captions, and tables. numbers.tex contains the comparisons and all cells with intervals.
 
     \b
     campaign figures                          all, into figures/
@@ -85,13 +85,13 @@ def figures(
 
         if where or only or not (source / "tables").is_dir():
             raise ConfigError(
-                f"{source}: --for report takes a results directory with tables/, no --where and no --only"
+                f"{source}: --for report needs a results directory with tables/, without --where and --only"
             )
         draw_figures(source / "tables", output or source / "figures")
         return
     from campaign.report.paper.figures import draw_figure_files
     from campaign.report.paper.numbers import write_numbers
-    from campaign.report.sources import load_tables  # imported late, as a report needs no campaign file
+    from campaign.report.sources import load_tables  # Imported late, because a report needs no campaign file.
 
     for_paper = medium == "paper"
     out = output or Path("paper" if for_paper else "figures")
@@ -110,16 +110,16 @@ def figures(
 @click.option(
     "--where",
     metavar="EXPRESSION",
-    help="Only cells that match, e.g. 'batch >= 8'. \"host == 'host3'\" selects cells with a run on that host.",
+    help="Use only cells that match, e.g. 'batch >= 8'. \"host == 'host3'\" selects cells with a run on that host.",
 )
 @results_option
-@output_option("The page. Default: in the results, or beside the archive.")
+@build_output_option("Page to write. Default: report.html in the results, or a file next to the archive.")
 def report(source: Path, where: str | None, results: Path, output: Path | None) -> None:
     """Write the report as one HTML page.
 
-    From a campaign file, tables and figures are first made anew from the records that there are; from an archive (a .zip file),
-    without the campaign's files. From a results directory, the page is made of its tables/, figures/ and recommendation/ as they
-    are, and made anew where it has none or with --where. Results that may only be read need --output.
+    For a campaign file, tables and figures are first updated from the existing records. For an archive (a .zip file), the
+    campaign's files are not needed. For a results directory, the page uses its tables/, figures/ and recommendation/ as they are.
+    They are updated if there are none, or with --where. Read-only results need --output.
     """
     if source.suffix == ".zip" and not source.is_dir():
         from campaign.report.sources import write_archive_report
@@ -144,9 +144,8 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
         loaded_campaign = load_campaign(source, results=results)
         paths = Results.from_directory(source) if source.is_dir() else Results(results, loaded_campaign.name)
         if not paths.manifests.is_dir() and not paths.records.is_dir():
-            read_plan(
-                PlanRequest(source, results)
-            )  # raises ConfigError if the campaign does not fit its system, as it could never be measured then
+            # A campaign that does not fit its system could never be measured. Reading its plan then raises a ConfigError.
+            read_plan(PlanRequest(source, results))
         out = output or paths.report_file
         measured_campaign = find_planned_campaign(loaded_campaign, paths.directory)
         print_warnings(
@@ -161,12 +160,12 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
 
 
 @click.command()
-@source_options()
-@output_option("Also write it to this file, if no run is missing.")
+@add_source_options()
+@build_output_option("Also write the summary to this file, if no run is missing.")
 def summary(campaign: Path, results: Path, output: Path | None) -> None:
     """Show the findings of a campaign on one screen: what was measured, which runs failed, and what to build.
 
-    Exits with 1 when planned runs have no record, and says why. 'campaign status' shows the progress of one that runs.
+    Exits with 1 and gives the reasons if planned runs have no record. 'campaign status' shows the progress of a running campaign.
     """
     from campaign.report import campaign_summary
     from campaign.report.write import provide_figures
@@ -182,7 +181,7 @@ def summary(campaign: Path, results: Path, output: Path | None) -> None:
         text = campaign_summary.summarize_campaign(paths.directory, figures, table_paths.tables)
     echo(replace_scratch_path(text))
     if missing := campaign_summary.list_missing_reasons(paths.directory, table_paths.tables):
-        raise ConfigError("\n".join(["some runs have no record; run the campaign again to measure them", *missing]))
+        raise ConfigError("\n".join(["some runs have no record; start the campaign again to measure them", *missing]))
     if output:
         try:
             output.write_text(text + "\n", encoding="utf-8")

@@ -11,7 +11,13 @@ from pathlib import Path
 import click
 
 from campaign.cli.echo import echo
-from campaign.cli.options import CAMPAIGN_FILE, FiniteNumber, dry_run_option, request_options, source_options
+from campaign.cli.options import (
+    CAMPAIGN_FILE,
+    FiniteNumber,
+    add_request_options,
+    add_source_options,
+    build_dry_run_option,
+)
 from campaign.cli.source import find_results
 from campaign.common.paths import ROOT, SNAKEFILE, Results
 from campaign.common.wording import escape_control_characters, pluralize
@@ -24,20 +30,20 @@ from campaign.run.submitters import submit_command
 
 
 @click.command()
-@request_options("selection", "costs", changes_results=True)
+@add_request_options("selection", "costs", changes_results=True)
 @click.option("--profile", help="Snakemake profile: local, slurm or a path. Default: the system's launcher.")
-@dry_run_option("Only print what would be done.")
+@build_dry_run_option("Only print what would be done.")
 @click.option(
     "--submit",
     is_flag=True,
-    help="Submit the command itself as a Slurm job of one core, for sites that end what runs long on login nodes.",
+    help="Submit the command itself as a Slurm job of one core, for sites that kill long processes on login nodes.",
 )
 @click.option(
     "--within",
     type=FiniteNumber(min=0, max=100, min_open=True, max_open=True),
     default=5.0,
     metavar="PERCENT",
-    help="With --until: a configuration that is at most so much below the best is as good as the best.",
+    help="Tolerance of --until: a configuration that is at most this far below the best counts as equally good.",
 )
 @click.argument("snakemake", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -45,18 +51,20 @@ def run(
 ) -> None:
     """Measure the runs that have no record, and write the report, through Snakemake.
 
-    It is the same as 'snakemake --profile local --config campaign=CAMPAIGN'. Arguments after '--' go to Snakemake. The same
-    command resumes what was interrupted. To measure runs again that have a record, use 'campaign redo' first.
+    This is the same as 'snakemake --profile local --config campaign=CAMPAIGN'. Arguments after '--' are passed to Snakemake. After
+    an interruption, the same command continues. To measure runs that have a record again, use 'campaign redo' first.
 
-    With --until best, every configuration is composed once per block. After each block, those are dropped that cannot be within
-    --within percent of the best for any workload and precision. It ends when the best is known, or with the candidates left.
+    With --until best, every configuration is composed once per block. After each block, configurations that cannot be within
+    --within percent of the best for any workload and precision are dropped. The race ends when the best is known or all blocks are
+    measured; the candidates that remain are then listed.
     """
-    if str(request.campaign).startswith("-"):  # 'campaign run -- OPTIONS': the default campaign
+    if str(request.campaign).startswith("-"):  # This is 'campaign run -- OPTIONS', which uses the default campaign.
         request, snakemake = replace(request, campaign=CAMPAIGN_FILE), (str(request.campaign), *snakemake)
     campaign = load_campaign(request.campaign, results=request.results)
     if request.where and parse_host_expression(campaign, request.where) is not None:
         echo(
-            f"--where only selects cells. To measure runs on a host again: campaign redo {request.campaign} --where ..",
+            "--where only selects cells; to measure the runs on a host again, use "
+            f"'campaign redo {request.campaign} --where ..'",
             err=True,
         )
     systems = list(campaign.systems.values())
@@ -65,7 +73,7 @@ def run(
     directory = project_profile if (project_profile / "config.yaml").is_file() else package_profile
     base_command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE)]
     base_command += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
-    base_command.append("--replace-workflow-config")  # A config/config.yaml here may be of another workflow.
+    base_command.append("--replace-workflow-config")  # A config/config.yaml here may belong to another workflow.
 
     def build_command(targets: Sequence[str] = ()) -> list[str]:
         """Build the Snakemake command that makes these targets; the default target if there are none."""
@@ -97,30 +105,31 @@ def run(
         echo(submit_command(command, results, systems[0].slurm))
         return
     if request.until:
-        from campaign.cli.race import evaluate_race, measure_race, print_race  # loads pandas
+        from campaign.cli.race import evaluate_race, measure_race, print_race  # Imported late, because it loads pandas.
 
         if dry_run:
             print_race(evaluate_race(request, within))
         else:
             measure_race(request, within, build_command)
     sys.stdout.flush()
-    os.execv(command[0], command)  # Ctrl-C must reach Snakemake: a process that waits for Snakemake would kill it
+    # Ctrl-C must reach Snakemake. A process that waits for Snakemake would kill it.
+    os.execv(command[0], command)
 
 
 @click.command()
-@source_options(changes_results=True)
+@add_source_options(changes_results=True)
 @click.option(
     "--where",
     metavar="EXPRESSION",
     required=True,
     help="Runs to measure again: 'batch >= 8', or \"host == 'host3'\" for the runs on that host.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@dry_run_option("Only print what would be moved.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@build_dry_run_option("Only print what would be moved.")
 def redo(campaign: Path, where: str, results: Path, yes: bool, dry_run: bool) -> None:
-    """Move the records that match into superseded/, so that 'campaign run' measures their runs again.
+    """Move matching records into superseded/, so that 'campaign run' measures their runs again.
 
-    Nothing is deleted: superseded/ keeps the records and the expression, and the report states how many there are.
+    Nothing is deleted. superseded/ keeps the records and the expression, and the report states their number.
     """
     loaded_campaign = load_campaign(campaign, results=results)
     paths = Results(results, loaded_campaign.name)
@@ -139,14 +148,14 @@ def redo(campaign: Path, where: str, results: Path, yes: bool, dry_run: bool) ->
 
 
 @click.command()
-@source_options(changes_results=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@dry_run_option("Only print what would be deleted.")
+@add_source_options(changes_results=True)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@build_dry_run_option("Only print what would be deleted.")
 def remove(campaign: Path, results: Path, yes: bool, dry_run: bool) -> None:
     """Delete the results of CAMPAIGN: its records, logs, tables, figures and report. The campaign file stays.
 
-    It cannot be undone; 'campaign archive' before it keeps what was measured. Refused while the campaign is being measured, or
-    while a lease of it holds devices.
+    This cannot be undone. Use 'campaign archive' first to keep a copy. Results are not deleted while the campaign is being measured
+    or one of its leases holds devices.
     """
     paths = find_results(campaign, results)
     description = f"{paths.directory}: {describe_contents(paths)}"

@@ -1,4 +1,4 @@
-"""The command `campaign site`: one static site over the results of many campaigns."""
+"""The command `campaign site`: a static website about the results of many campaigns."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 import click
 
 from campaign.cli.echo import echo
-from campaign.cli.options import PATH, output_option
+from campaign.cli.options import PATH, build_output_option
 from campaign.cli.terminal import print_warnings
 from campaign.common.errors import ConfigError
 
 
 @click.command()
 @click.argument("sources", type=PATH, nargs=-1, required=True, metavar="DIR...")
-@output_option("Directory of the site. Default: site/.", file_okay=False)
+@build_output_option("Directory of the site. Default: site/.", file_okay=False)
 def site(sources: tuple[Path, ...], output: Path | None) -> None:
-    """Write one static site over the results of many campaigns: reports, comparisons, and every cell over time.
+    """Write a static website about the results of many campaigns: reports, comparisons, and every cell over time.
 
-    DIR is the results directory of a campaign, an archive, or a directory of these. The site is made of files alone: publish it
-    with any web server or on a file share. A campaign that is there stays, so a second call only adds; what did not change is not
-    made again. To take one out, delete its directory and run again.
+    DIR is the results directory of a campaign, an archive, or a directory of these. The site consists of files only. Publish it
+    with any web server or on a file share. A second call adds campaigns and keeps the existing ones. Pages that would not change
+    are not written again. To remove a campaign, delete its directory in the site and run the command again.
 
     \b
     campaign site results/                      all campaigns of a results directory, into site/
@@ -34,5 +34,5 @@ def site(sources: tuple[Path, ...], output: Path | None) -> None:
     count = write_site(campaigns.find_sources(sources), target, problems.append)
     print_warnings(problems)
     if not count:
-        raise ConfigError(f"{target}: no campaign could be read, so the site has none")
+        raise ConfigError(f"{target}: no campaign could be read, so the site is empty")
     echo(f"{target / 'index.html'}: {count} campaign{'' if count == 1 else 's'}")

@@ -31,7 +31,7 @@ def resolve_source(path: Path, results: Path, *, changes_results: bool = False) 
         return path, results
     if changes_results:
         raise _build_read_only_error(str(path))
-    from campaign.archive.read import extract_to_directory  # most commands need no archive
+    from campaign.archive.read import extract_to_directory  # Imported late, because most commands need no archive.
 
     context = click.get_current_context()
     scratch = Path(context.with_resource(TemporaryDirectory(prefix="campaign-archive-")))
@@ -43,7 +43,7 @@ def resolve_source(path: Path, results: Path, *, changes_results: bool = False) 
 def _build_read_only_error(archive: str) -> ArchiveError:
     """Build the error for an attempt to change an archive."""
     return ArchiveError(
-        f"{archive}: an archive is not changed; 'campaign archive extract {archive}' makes a results directory of it that can be"
+        f"{archive}: an archive is read-only; 'campaign archive extract {archive}' creates a results directory that can be changed"
     )
 
 
@@ -73,13 +73,10 @@ def find_results(campaign: Path, results: Path) -> Results:
     if campaign.is_dir():
         paths = Results.from_directory(campaign)
     else:
-        from campaign.plan.campaign.load import (
-            load_campaign_file,  # a rule gives its results directory, and ends without
-        )
+        # Imported late, because the rules of the workflow pass a results directory.
+        from campaign.plan.campaign.load import load_campaign_file
 
         paths = Results(results, load_campaign_file(campaign).model.name)
     if not paths.directory.is_dir():
-        raise ConfigError(
-            f"{paths.directory}: there are no results of {campaign} yet; 'campaign run {campaign}' measures it"
-        )
+        raise ConfigError(f"{paths.directory}: {campaign} has no results yet; 'campaign run {campaign}' measures it")
     return paths

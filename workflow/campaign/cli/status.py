@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from campaign.cli.options import FiniteNumber, format_option, request_options
+from campaign.cli.options import FiniteNumber, add_request_options, build_format_option
 from campaign.cli.terminal import TextTable, clear_screen, print_json, print_tables, print_text, print_warnings
 from campaign.common.files import is_locked, read_json, read_json_lines
 from campaign.common.paths import Results, lease_id
@@ -35,15 +35,15 @@ from campaign.spec.run_numbers import list_run_numbers
 
 
 @click.command()
-@request_options("selection")
+@add_request_options("selection")
 @click.option(
-    "--all", "everything", is_flag=True, help="Of the whole campaign, also where only a part of it was run last."
+    "--all", "everything", is_flag=True, help="Show the whole campaign, even if only a part of it was run last."
 )
 @click.option("--watch", type=FiniteNumber(1), is_flag=False, flag_value=10.0, metavar="[SECONDS]", show_default=False,
-              help="Show it again every so many seconds (10), until all is measured.")  # fmt: skip
-@format_option("table", "json")
+              help="Refresh at this interval (10 s if no value is given), until everything is measured.")  # fmt: skip
+@build_format_option("table", "json")
 def status(request: PlanRequest, everything: bool, watch: float | None, style: str) -> None:
-    """Show the progress of a campaign: what is done, what is running, and what failed so far.
+    """Show the progress of a campaign: what is done, what is running, and what has failed.
 
     Without --where, only the runs that the last 'campaign run' or 'snakemake' requested are shown. 'campaign summary' shows the
     findings.
@@ -63,7 +63,7 @@ def status(request: PlanRequest, everything: bool, watch: float | None, style: s
 
 
 def _restore_last_selection(request: PlanRequest) -> PlanRequest:
-    """Fill in version label, excluded hosts, selection and race of the last run where the request has none."""
+    """Fill unset fields of the request with the version label, excluded hosts, selection and race of the last run."""
     file = request.load_campaign().file
     plan_document = read_json(Results(request.results, file.name).plan_file)
     request = replace(request, version=request.version or file.version or plan_document.get("version"))
@@ -91,8 +91,8 @@ def _read_status(request: PlanRequest, interval_s: float | None) -> dict[str, An
         "left": _forecast_remaining(plan),
         "outcomes": _count_outcomes(plan, results),
         "excluded_hosts": {
-            host: {"why": why, "file": str(ExcludedHosts(results.slurm_state).path(host))}
-            for host, why in ExcludedHosts(results.slurm_state).read_current().items()
+            host: {"why": reason, "file": str(ExcludedHosts(results.slurm_state).path(host))}
+            for host, reason in ExcludedHosts(results.slurm_state).read_current().items()
         },
         "fenced_devices": [
             {"system": part.system.name, "device": fence.device, "words": fence.describe()}
@@ -110,23 +110,26 @@ def _read_status(request: PlanRequest, interval_s: float | None) -> dict[str, An
 class _Jobs:
     """Jobs of leases as they were submitted, and as Slurm shows them.
 
-    submitted: by name of the lease; shown: by id of the job; problem: reason that Slurm does not answer, '' if it does.
+    Attributes:
+        submitted: submitted jobs by name of the lease.
+        shown: jobs that Slurm shows, by job id.
+        problem: reason why Slurm does not respond; empty if it does.
     """
 
-    submitted: Mapping[str, submitted_jobs.SubmittedJob]
-    shown: Mapping[str, SlurmJob]
+    jobs_by_lease: Mapping[str, submitted_jobs.SubmittedJob]
+    slurm_jobs_by_id: Mapping[str, SlurmJob]
     problem: str
 
 
 def _read_jobs(plan: Plan, results: Results, interval_s: float | None) -> _Jobs:
-    """Read the jobs of the plan's leases. Slurm is asked only if there are any."""
+    """Read the jobs of the plan's leases. Slurm is queried only if there are any."""
     jobs = {lease.name: submitted_jobs.read(results, lease.name) for lease in plan.leases}
-    submitted = {name: job for name, job in jobs.items() if job}
-    if not submitted:
-        return _Jobs(submitted, {}, "")
+    jobs_by_lease = {name: job for name, job in jobs.items() if job}
+    if not jobs_by_lease:
+        return _Jobs(jobs_by_lease, {}, "")
     poll_s = min(system.slurm.poll_s for system in plan.campaign.systems.values())
-    shown, problem = _query_queue(results, interval_s and poll_s)
-    return _Jobs(submitted, shown, problem)
+    slurm_jobs, problem = _query_queue(results, interval_s and poll_s)
+    return _Jobs(jobs_by_lease, slurm_jobs, problem)
 
 
 def _describe_leases(plan: Plan, results: Results, jobs: _Jobs) -> list[dict[str, Any]]:
@@ -136,13 +139,13 @@ def _describe_leases(plan: Plan, results: Results, jobs: _Jobs) -> list[dict[str
     }
     documents = []
     for lease in plan.leases:
-        job = jobs.submitted.get(lease.name)
+        job = jobs.jobs_by_lease.get(lease.name)
         documents.append(
             {
                 "lease": lease.name,
                 "runs": lease.runs,
                 "runs_done": lease.runs - lease.missing,
-                "state": _describe_job(job, jobs.shown) if job else _describe_state(plan, results, lease),
+                "state": _describe_job(job, jobs.slurm_jobs_by_id) if job else _describe_state(plan, results, lease),
                 "job": job and job.job_id,
                 "last_run": last_runs.get(lease.name),
             }
@@ -150,14 +153,14 @@ def _describe_leases(plan: Plan, results: Results, jobs: _Jobs) -> list[dict[str
     return documents
 
 
-def _describe_job(job: submitted_jobs.SubmittedJob, shown: Mapping[str, SlurmJob]) -> str:
-    """Describe the state of a submitted job: 'running on host1', 'is no longer in the queue'."""
-    slurm_job = shown.get(job.job_id)
+def _describe_job(job: submitted_jobs.SubmittedJob, slurm_jobs: Mapping[str, SlurmJob]) -> str:
+    """Describe the state of a submitted job, e.g. 'running on host1' or 'is no longer in the queue'."""
+    slurm_job = slurm_jobs.get(job.job_id)
     return _describe_slurm_job(slurm_job) if slurm_job and job.is_shown_by(slurm_job) else "is no longer in the queue"
 
 
 def _describe_state(plan: Plan, results: Results, lease: PlannedLease) -> str:
-    """Describe the state of a lease without a job: 'measuring', 'complete', 'failed: ...'."""
+    """Describe the state of a lease without a job, e.g. 'measuring', 'complete' or 'failed: ...'."""
     if is_locked(results.driver_lock_file(lease.name)):
         return "measuring"
     if is_locked(results.measure_lock_file(lease.name)):
@@ -185,7 +188,7 @@ def _describe_failure(plan: Plan, results: Results, lease: PlannedLease) -> str:
 
 
 def _forecast_remaining(plan: Plan) -> dict[str, Any]:
-    """Return the forecast for the runs without a record, as a JSON-serialisable document with seconds and device-hours."""
+    """Return the forecast for the runs without a record as a JSON-serialisable document, in seconds and device-hours."""
     low_s, high_s = plan.estimate_interval(plan.wall_s)
     words = f"{plan.unknown.format_summary()}; {plan.unknown.suggest_remedy()}" if plan.unknown else ""
     hours = plan.device_hours
@@ -205,7 +208,7 @@ def _count_outcomes(plan: Plan, results: Results) -> dict[str, int]:
 def _print_status(document: Mapping[str, Any]) -> None:
     """Print the status document."""
     if document["slurm_problem"]:
-        print_text(f"Slurm does not answer ({document['slurm_problem']}); the states are those of its last answer")
+        print_text(f"Slurm does not respond ({document['slurm_problem']}); the states are from its last response")
     rows = [
         (entry["lease"], f"{entry['runs_done']}/{entry['runs']}", _format_state(entry)) for entry in document["leases"]
     ]
@@ -213,14 +216,17 @@ def _print_status(document: Mapping[str, Any]) -> None:
     tally = ", ".join(f"{count} {outcome}" for outcome, count in document["outcomes"].items()) or "none yet"
     failed_count = document["runs_done"] - document["outcomes"].get("ok", 0) - document["outcomes"].get("implied", 0)
     where = document["where"]
-    part = f" of the part that was asked for last (where {where}; --all shows the whole campaign)" if where else ""
+    part = f" of the part that was requested last (where {where}; --all shows the whole campaign)" if where else ""
     if document["race"]:
         print_text("\n".join(format_race_lines(RaceDocument.model_validate(document["race"]))))
     print_text(f"{document['runs_done']} of {document['runs']} runs{part} have a record: {tally}")
     if failed_count > 0 or document["not_measured"]:
         print_text(
             "\n".join(
-                [*document["not_measured"], f"'campaign logs {document['source']}' shows why, and how the logs end"]
+                [
+                    *document["not_measured"],
+                    f"'campaign logs {document['source']}' shows the reasons and the ends of the logs",
+                ]
             )
         )
     for name, reason in document["unfit"].items():
@@ -237,7 +243,7 @@ def _print_status(document: Mapping[str, Any]) -> None:
     for entry in document["fenced_devices"]:
         print_text(
             f"fenced for a day: {entry['words']} ('campaign fabric fences "
-            f"{entry['system']} --lift {entry['device']}' uses it again)"
+            f"{entry['system']} --lift {entry['device']}' lifts the fence)"
         )
 
 
@@ -255,7 +261,7 @@ def _describe_slurm_job(job: SlurmJob) -> str:
 
 
 def _query_queue(results: Results, interval_s: float | None) -> tuple[Mapping[str, SlurmJob], str]:
-    """Query this user's Slurm jobs. Return them by id, and the reason if Slurm does not answer.
+    """Query this user's Slurm jobs. Return them by id, and the reason if Slurm does not respond.
 
     Args:
         results: results of the campaign.

@@ -26,7 +26,7 @@ from campaign.workloads.log_reader import strip_terminal_codes
 
 MAX_TERMINAL_ROWS = 60
 """Maximum number of rows printed per table. Other formats hold all rows."""
-_LOG_WIDTH_CHARS = 140  # if the output is not a terminal: wide enough for a plan, still readable in a log
+_LOG_WIDTH_CHARS = 140  # Used if the output is not a terminal. It fits a plan and is still readable in a log.
 _MAX_WIDTH_CHARS = 1000
 _TAIL_BYTES = 4096
 _MAX_STATUS_CHARS = 70
@@ -67,7 +67,7 @@ class TextTable:
         )
 
 
-def table_from_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> TextTable:
+def build_table_from_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> TextTable:
     """Build a table from rows that all have the same keys; the keys become the columns."""
     return TextTable(title, list(rows[0]) if rows else (), [list(row.values()) for row in rows])
 
@@ -123,7 +123,7 @@ def print_rows(title: str, rows: Sequence[Mapping[str, Any]], style: str = "tabl
     if style == "json":
         print_json(rows)
     elif rows:
-        print_tables(table_from_rows(title, rows))
+        print_tables(build_table_from_rows(title, rows))
     else:
         print_text(f"{title}: (none)")
 

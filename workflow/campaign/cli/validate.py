@@ -1,4 +1,4 @@
-"""The command `campaign validate`: check a campaign file and the files it names, or one other file alone."""
+"""The command `campaign validate`: check a campaign file and the files that it names, or one other file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from campaign.spec.yaml_file import read_yaml
 @click.command()
 @campaign_argument
 def validate(campaign: Path) -> None:
-    """Check the text of a campaign file and of everything it names, or of a system, workload or claims file alone.
+    """Check a campaign file and all files that it names, or a single system, workload or claims file.
 
-    No fabric is queried. Warnings are about values that are valid but probably a mistake; only errors exit with 1.
+    No fabric is queried. Warnings concern values that are valid but probably a mistake. Only errors make the command exit with 1.
     """
     path, (campaign, _) = campaign, resolve_source(campaign, Path("results"))
     if campaign.is_dir() or (noun := detect_noun((source := read_yaml(campaign)).data)) == "campaign":

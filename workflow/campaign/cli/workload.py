@@ -21,8 +21,8 @@ from campaign.cli.options import (
     WARMUP_STEP_COUNT,
     Command,
     FiniteNumber,
-    format_option,
-    workload_option,
+    add_workload_option,
+    build_format_option,
 )
 from campaign.cli.terminal import TextTable, print_rows, print_tables, print_text, show_log_status
 from campaign.common.errors import ConfigError, convert_os_error
@@ -34,18 +34,18 @@ from campaign.spec.system_file import SystemFile
 from campaign.workloads.parsers import Curve, RunContext
 from campaign.workloads.protocol import Workload
 
-# The same range as in campaign files.
+# This is the same range as in campaign files.
 _COUNT_RANGE = click.IntRange(1, 4096)
 
 
-def _json_option(command: Command) -> Command:
+def _add_json_option(command: Command) -> Command:
     """Add `--format` and its short form `--json` to a command, which receives them as `as_json`."""
 
     @functools.wraps(command)
     def wrapper(style: str, as_json: bool, **arguments: Any) -> Any:
         return command(as_json=as_json or style == "json", **arguments)
 
-    return format_option("table", "json")(
+    return build_format_option("table", "json")(
         click.option("--json", "as_json", is_flag=True, help="As --format json.")(wrapper)
     )
 
@@ -59,7 +59,7 @@ def workload() -> None:
 
 
 @workload.command("list")
-@_json_option
+@_add_json_option
 def list_workloads(as_json: bool) -> None:
     """List all workloads that a campaign here can use."""
     rows: list[dict[str, Any]] = []
@@ -82,7 +82,7 @@ def list_workloads(as_json: bool) -> None:
 
 @workload.command("show")
 @click.argument("name")
-@_json_option
+@_add_json_option
 def show_workload(name: str, as_json: bool) -> None:
     """Show NAME with all defaults, and its command on two hosts with two devices each."""
     workload_file = try_workload.find_workload(name)
@@ -96,7 +96,7 @@ def show_workload(name: str, as_json: bool) -> None:
 
 
 def _build_example(workload_file: LoadedFile[Workload]) -> dict[str, Any]:
-    """Build the example of the command of a workload, by precision, under Slurm."""
+    """Build an example of the workload's command under Slurm for each precision."""
     hosts = [{"name": "host[1-2]", "cores": 64, "devices": [{"model": "gpu", "count": 2}]}]
     system = SystemFile.model_validate({"name": "two-hosts", "fabric": {"kind": "simulated"}, "hosts": hosts})
     steps: dict[str, Any] = {}
@@ -118,23 +118,32 @@ def _build_example(workload_file: LoadedFile[Workload]) -> dict[str, Any]:
 
 @workload.command("try")
 @click.argument("name")
-@click.option("--batch", type=_COUNT_RANGE, default=1, help="Samples a device takes in one step.")
+@click.option("--batch", type=_COUNT_RANGE, default=1, help="Samples per device and step.")
 @click.option("--precision", help="Number format. Default: the first precision of the workload.")
-@click.option("--devices", type=_COUNT_RANGE, default=1, help="Devices, one rank each.")
-@workload_option
+@click.option("--devices", type=_COUNT_RANGE, default=1, help="Number of devices, with one rank each.")
+@add_workload_option
 @click.option(
     "--system",
-    help="System file, or its name under config/systems: what the devices are. Default: cores of this machine.",
+    help="System file that describes the devices, or its name under config/systems. Default: cores of this machine.",
 )
-@click.option("--warmup", "warmup_steps", type=WARMUP_STEP_COUNT, default=5, help="Steps before the measurement.")
-@click.option("--steps", "measured_steps", type=STEP_COUNT, default=10, help="Steps that are timed.")
-@click.option("--time-limit", "time_limit_s", type=FiniteNumber(0, min_open=True), default=900.0, metavar="SECONDS")
-@click.option("--log", type=PATH, help="Where its output goes. Default: a new file in the temporary directory.")
-@_json_option
+@click.option(
+    "--warmup", "warmup_steps", type=WARMUP_STEP_COUNT, default=5, help="Number of steps before the measurement."
+)
+@click.option("--steps", "measured_steps", type=STEP_COUNT, default=10, help="Number of timed steps.")
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=FiniteNumber(0, min_open=True),
+    default=900.0,
+    metavar="SECONDS",
+    help="Time after which the run is stopped.",
+)
+@click.option("--log", type=PATH, help="File for the output. Default: a new file in the temporary directory.")
+@_add_json_option
 def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **settings: Any) -> None:
-    """Run NAME once on this machine, without Slurm and fabric, and show its results.
+    """Run NAME once on this machine, without Slurm and without a fabric, and show its results.
 
-    Exits with 1 when the run is not ok. Nothing is recorded.
+    Exits with 1 if the run fails. Nothing is recorded.
     """
     workload_file = try_workload.find_workload(name)
     request = TrialRequest(**settings)
@@ -154,24 +163,23 @@ def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **s
 @workload.command()
 @click.argument("name", metavar="NAME|PARSER")
 @click.argument("log", metavar="LOGFILE", type=EXISTING_FILE)
-@click.option("--ranks", type=_COUNT_RANGE, help="Ranks of the run, if the log does not tell.")
-@click.option("--hosts", type=_COUNT_RANGE, help="Hosts of the run.")
-@click.option("--batch", type=_COUNT_RANGE, help="Samples a device took in one step.")
-@click.option("--precision", help="Number format. Default: the first that the workload names.")
-@click.option("--warmup", "warmup_steps", type=WARMUP_STEP_COUNT, help="Steps before the measurement.")
-@click.option("--steps", "measured_steps", type=STEP_COUNT, help="Steps that were timed.")
-@click.option("--test", type=click.IntRange(min=1), help="Which test counts, where the log holds several.")
-@_json_option
+@click.option("--ranks", type=_COUNT_RANGE, help="Number of ranks of the run, if the log does not contain it.")
+@click.option("--hosts", type=_COUNT_RANGE, help="Number of hosts of the run.")
+@click.option("--batch", type=_COUNT_RANGE, help="Samples per device and step.")
+@click.option("--precision", help="Number format. Default: the first precision of the workload.")
+@click.option("--warmup", "warmup_steps", type=WARMUP_STEP_COUNT, help="Number of steps before the measurement.")
+@click.option("--steps", "measured_steps", type=STEP_COUNT, help="Number of timed steps.")
+@click.option("--test", type=click.IntRange(min=1), help="Number of the test to read, if the log contains several.")
+@_add_json_option
 def parse(name: str, log: Path, precision: str | None, as_json: bool, **settings: int | None) -> None:
     """Read a saved LOGFILE with the parser of workload NAME, or with a built-in PARSER. Nothing is run.
 
-    Exits with 1 when the status of the run is not ok.
+    Exits with 1 if the status of the run is not ok.
     """
     batch, ranks = settings["batch"], settings["ranks"]
     batch_global = batch * ranks if batch is not None and ranks is not None else None
-    scope = RunContext(
-        **settings, batch_global=batch_global, ended_normally=False
-    )  # how the program ended is not known
+    # It is unknown how the program ended.
+    scope = RunContext(**settings, batch_global=batch_global, ended_normally=False)
     _print_result(try_workload.read_saved_log(name, log, scope, precision), as_json)
 
 
@@ -186,7 +194,7 @@ def _print_result(trial: TrialResult, as_json: bool) -> None:
 
 
 def _print_trial(trial: TrialResult) -> None:
-    """Print the status of a run first, then what was read, and the path of its log last."""
+    """Print the status of a run, the values read from its log, and the path of the log."""
     outcome = trial.outcome
     print_text(f"{trial.workload}: {outcome.status}", "bold green" if outcome.status == "ok" else "bold red")
     if outcome.failure:
@@ -203,20 +211,22 @@ def _print_trial(trial: TrialResult) -> None:
     rows |= {f"phase {name}_s": value for name, value in outcome.phases_s.items()}
     rows |= dict(sorted(outcome.metrics.items()))
     print_tables(
-        TextTable("Read", ["what", "value"], [(name, _format_number(v)) for name, v in rows.items() if v is not None])
+        TextTable(
+            "Results", ["quantity", "value"], [(name, _format_number(v)) for name, v in rows.items() if v is not None]
+        )
     )
     if matches := trial.to_dict().get("matches"):
-        print_rows("Own parsers", matches)
+        print_rows("Matches of the workload's own parsers", matches)
     if trial.reading is not None:
         for name, matrix in trial.reading.matrices.items():
-            # Not as the title of the table, because a narrow table would break it into pieces.
+            # The name is not the title of the table, because a narrow table would wrap it.
             print_text(f"{name} ({matrix.unit})", "bold")
             lines = zip(matrix.rows, matrix.values, strict=True)
             print_tables(
                 TextTable("", ["", *matrix.columns], [(row, *map(_format_number, values)) for row, values in lines])
             )
         if trial.reading.curves:
-            print_rows("By message size", _build_curve_rows(dict(trial.reading.curves)))
+            print_rows("Results by message size", _build_curve_rows(dict(trial.reading.curves)))
     for flag in outcome.flags:
         print_text(f"note: {flag}")
     if trial.software:
@@ -229,7 +239,7 @@ def _print_trial(trial: TrialResult) -> None:
 
 
 def _build_curve_rows(curves: dict[str, Curve]) -> list[dict[str, str]]:
-    """Build table rows with one row per message size and one column per curve."""
+    """Build a table with one row per message size and one column per curve."""
     sizes = sorted({size for curve in curves.values() for size, _ in curve.points})
     values = {name: dict(curve.points) for name, curve in curves.items()}
     columns = {name: name if name.endswith(curve.unit) else f"{name} ({curve.unit})" for name, curve in curves.items()}
@@ -240,7 +250,7 @@ def _build_curve_rows(curves: dict[str, Curve]) -> list[dict[str, str]]:
 
 
 def _format_number(value: float | None) -> str:
-    """Format a whole number with separators, another one with six significant digits, and None as '-'."""
+    """Format a whole number with separators, another number with six significant digits, and None as '-'."""
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

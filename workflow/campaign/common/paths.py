@@ -103,7 +103,7 @@ class Results:
         return self.directory / "manifests"
 
     def list_manifests(self) -> list[Path]:
-        """Return the manifests, those behind links included: what readers read is what an archive packs."""
+        """Return the paths of all manifests that an archive contains, including those behind links."""
         return find_files(self.manifests, ".json")
 
     def manifest_file(self, lease: str, system: str = "") -> Path:

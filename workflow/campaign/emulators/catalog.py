@@ -23,7 +23,7 @@ def load_emulator_module(kind: str) -> Any:
     """
     if kind not in list_emulated_kinds():
         known_kinds = "\n".join(f"  {name}: {load_fabric_kinds()[name].summary}" for name in list_emulated_kinds())
-        raise ConfigError(f"no emulator of kind {kind!r}; there are:\n{known_kinds}")
+        raise ConfigError(f"there is no emulator of kind {kind!r}; use one of:\n{known_kinds}")
     return import_module(load_fabric_kinds()[kind].emulator)
 
 

@@ -26,9 +26,9 @@ from campaign.spec.operation_times import OperationTimes, read_published_times
 from campaign.spec.site_hardware import HostSpec
 
 USER, PASSWORD = "campaign", "learn-2-compose"
-_DEVICES = ("gpu:cpu-rank:14", "nvme:nvme-4tb:2")
-_KINDS = ("gpu", "nvme", "nic", "memory")
-_NOTE = "The control plane is emulated: composition times are not those of a real fabric."
+_DEFAULT_DEVICES = ("gpu:cpu-rank:14", "nvme:nvme-4tb:2")
+_DEVICE_KINDS = ("gpu", "nvme", "nic", "memory")
+_DEFAULT_NOTE = "The control plane is emulated, so composition times are not those of a real fabric."
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def serve_control_plane(
         _serve_recording(request, report, stop_event)
         return
     module = load_emulator_module(kind)
-    device_counts = [_parse_device(text) for text in request.devices or getattr(module, "DEVICES", _DEVICES)]
+    device_counts = [_parse_device(text) for text in request.devices or getattr(module, "DEVICES", _DEFAULT_DEVICES)]
     options = getattr(module, "OPTIONS", {}) | dict(_parse_option(text) for text in request.options)
     try:
-        hardware = build_rack(HostSpec(name=request.hosts).names(), device_counts)
+        hardware = build_rack(HostSpec(name=request.hosts).list_names(), device_counts)
     except ValueError as error:
         raise ConfigError(f"--host {request.hosts}: {error}") from error
     faults = [_parse_fault(text) for text in request.faults]
@@ -89,12 +89,14 @@ def serve_control_plane(
         system, campaign = write_site_files(request, server, hardware, factor, times.source if times else "")
         login = f", user {USER}, password {PASSWORD}" if server.ca_file and _requires_login(kind) else ""
         login += f", certificate {server.ca_file}" if server.ca_file else ""
-        report(f"{kind} at {', '.join(server.urls.values())}{login}\n")
+        report(f"The emulator of {kind} is running at {', '.join(server.urls.values())}{login}.\n")
         report(f"  campaign fabric check {system}")
         report(f"  campaign compose 1x1-fabric {campaign} --dry-run")
-        report(f"  snakemake --profile local --config campaign={campaign}\n\nCtrl-C stops it.")
+        report(f"  snakemake --profile local --config campaign={campaign}\n\nPress Ctrl-C to stop it.")
         wait_for_end(stop_event)
-        report(f"stopped after {len(server.log)} requests, {len(server.list_changes())} of which were changes")
+        report(
+            f"The emulator stopped after {len(server.log)} requests, including {len(server.list_changes())} changes."
+        )
 
 
 def _serve_recording(
@@ -107,8 +109,9 @@ def _serve_recording(
         system.parent.mkdir(parents=True, exist_ok=True)
         system_entries = replay.build_system_document(request.directory.name, request.directory)
         system.write_text(yaml.safe_dump(system_entries, sort_keys=False), encoding="utf-8")
-        report(f"{request.kind} at {', '.join(server.urls.values())}\n\n  campaign fabric check {system} --look-only")
-        report("\nCtrl-C stops it.")
+        report(f"The recording {request.kind} is replayed at {', '.join(server.urls.values())}.\n")
+        report(f"  campaign fabric check {system} --look-only")
+        report("\nPress Ctrl-C to stop it.")
         wait_for_end(stop_event)
 
 
@@ -163,14 +166,14 @@ def write_site_files(
 def build_system_document(
     name: str, kind: str, server: ControlPlaneServer, hardware: Rack, hosts: str
 ) -> dict[str, object]:
-    """Build the system file of an emulated control plane. Its credentials are in a file beside it."""
+    """Build the system file of an emulated control plane. Its credentials are in a separate file."""
     pool: dict[tuple[str, str], int] = {}
     for device in hardware.devices.values():
         pool[device.kind, device.model] = pool.get((device.kind, device.model), 0) + 1
     certificate = server.ca_file if _requires_login(kind) else None
     return {
         "name": name,
-        "description": f"An emulated control plane of kind {kind}; it has no hardware.",
+        "description": f"Emulated control plane of kind {kind}, without hardware.",
         "launcher": "local",
         "fabric": {
             "kind": kind,
@@ -181,7 +184,7 @@ def build_system_document(
         "hosts": [{"name": hosts, "cores": 8, "memory_gib": 64}],
         "pool": [{"kind": k, "model": model, "count": count} for (k, model), count in pool.items()],
         "devices": {model: {"runs_on": "cpu"} for kind, model in pool if kind == "gpu"},
-        "notes": [getattr(load_emulator_module(kind), "NOTE", _NOTE)],
+        "notes": [getattr(load_emulator_module(kind), "NOTE", _DEFAULT_NOTE)],
     }
 
 
@@ -203,9 +206,9 @@ def _parse_device(text: str) -> tuple[str, str, int]:
     """Parse a device as `KIND:MODEL:COUNT`. Raises ConfigError if it is invalid."""
     kind, _, model_and_count = text.partition(":")
     model, _, count = model_and_count.rpartition(":")
-    if kind not in _KINDS or not model or not count.isdigit() or not int(count):
+    if kind not in _DEVICE_KINDS or not model or not count.isdigit() or not int(count):
         raise ConfigError(
-            f"--device {text}: KIND:MODEL:COUNT is needed, such as gpu:a100:8; KIND is {', '.join(_KINDS)}"
+            f"--device {text}: use KIND:MODEL:COUNT, such as gpu:a100:8; KIND is one of {', '.join(_DEVICE_KINDS)}"
         )
     return kind, model, int(count)
 
@@ -214,11 +217,11 @@ def _parse_option(text: str) -> tuple[str, Any]:
     """Parse an option as `NAME=VALUE`. Raises ConfigError if it is invalid."""
     name, separator, value = text.partition("=")
     if not name or not separator:
-        raise ConfigError(f"--option {text}: NAME=VALUE is needed, such as factor=0.1")
+        raise ConfigError(f"--option {text}: use NAME=VALUE, such as factor=0.1")
     try:
         return name, yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--option {text}: the value is no YAML") from error
+        raise ConfigError(f"--option {text}: the value is not valid YAML") from error
 
 
 def _parse_fault(text: str) -> WireFault:
@@ -233,7 +236,5 @@ def _parse_fault(text: str) -> WireFault:
         or len(times) > 1
         or not all(word.lstrip("-").isdigit() for word in times)
     ):
-        raise ConfigError(
-            f"--fault {text}: KIND,METHOD,PATH[,TIMES] is needed; KIND is one of {', '.join(fault_kinds)}"
-        )
+        raise ConfigError(f"--fault {text}: use KIND,METHOD,PATH[,TIMES]; KIND is one of {', '.join(fault_kinds)}")
     return WireFault(kind, method, path, int(times[0]) if times else 1)

@@ -1,4 +1,4 @@
-"""Errors of fabrics, one class per remedy: wait, choose other devices, compensate, or read the state back."""
+"""Errors of fabrics, with one class per remedy: wait, choose other devices, compensate, or read the state back."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class DeviceError(FabricError):
 
 
 class Busy(HeldByOthers):
-    """The fabric is running another transaction."""
+    """Error for a fabric that is running another transaction."""
 
 
 class Conflict(HeldByOthers):
-    """Suitable devices or hosts are held by `holders`."""
+    """Error for a request whose suitable devices or hosts are held by `holders`."""
 
 
 class NoMatch(FabricError):
-    """The system does not have the requested hosts or devices, or has too few of them. Waiting does not help."""
+    """Error for a request that needs other or more hosts or devices than the system has. Waiting does not help."""
 
 
 class Incompatible(FabricError):
-    """A rule of the fabric (mode, cabling, kind of attachment) forbids the configuration. Waiting does not help."""
+    """Error for a configuration that a rule of the fabric (mode, cabling, attachment) forbids. Waiting does not help."""
 
     def __init__(self, message: str, rule: str) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class Incompatible(FabricError):
 
 
 class Unhealthy(DeviceError):
-    """Failure of devices that were suitable or already obtained."""
+    """Error for devices that failed after they were found suitable or obtained."""
 
 
 class PartialFailure(FabricError):
@@ -63,7 +63,7 @@ class PartialFailure(FabricError):
 
 
 class Refused(FabricError):
-    """The control plane refuses a request as it is (HTTP 400, 401, 404 ..). Neither waiting nor another try helps."""
+    """Error for a request that the control plane refuses (HTTP 400, 401, 404 ..). Neither waiting nor a retry helps."""
 
 
 class OutcomeUnknown(FabricError):
@@ -74,8 +74,8 @@ class OutcomeUnknown(FabricError):
 
 
 class HostNotVisible(DeviceError):
-    """The fabric reports devices as attached, but the host does not list them, not even after a rescan."""
+    """Error for devices that the fabric reports as attached, but that the host does not list even after a rescan."""
 
 
 class ProtocolViolation(FabricError):
-    """The fabric reported success but its state differs, or its state cannot be interpreted."""
+    """Error for a fabric whose state differs from the success that it reported, or cannot be interpreted."""

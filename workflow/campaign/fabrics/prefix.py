@@ -6,7 +6,7 @@ devices. They are not remote devices of that host itself. A lease that holds one
 shared host disturb each other. For the same reason, a lease on a part of a device keeps other leases off the whole device.
 Slurm is not informed: keep other jobs off lending hosts with a partition or reservation.
 
-Unverified: the client of any product, MIG and MPS. MIG and MPS follow public documentation (MIG UUIDs in CUDA_VISIBLE_DEVICES,
+Unverified: the clients of all products, MIG and MPS. MIG and MPS follow public documentation (MIG UUIDs in CUDA_VISIBLE_DEVICES,
 CUDA_MPS_ACTIVE_THREAD_PERCENTAGE). MIG partitions both memory and compute.
 """
 
@@ -29,7 +29,7 @@ from campaign.fabrics.registry import Example, FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric
 from campaign.fabrics.state_file import FabricState
 from campaign.spec.cell import Configuration
-from campaign.spec.hardware import POOL, Device, Host, Inventory
+from campaign.spec.hardware import DEFAULT_DRAWER, Device, Host, Inventory
 from campaign.spec.launch_prefix import Launch, parse_fraction, parse_names
 from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 
@@ -45,44 +45,45 @@ class LaunchRule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    device: str = Field(description="model of the devices, as under `hosts` and in `pool`")
+    device: str = Field(description="model of the devices, as in `hosts` and `pool`")
     where: Literal["local", "pool"] | None = Field(
-        default=None, description="for the hosts' own devices only, or for those of the pool; default: for both"
+        default=None,
+        description="`local`: only built-in devices of hosts; `pool`: only devices of the pool; default: both",
     )
     prefix: tuple[Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")], ...] = Field(
         default=(),
-        description="words before the command of every rank (or of the program, where it is started once), such as "
-        '`[client, run, -n, "{devices}", -p, "{fraction}", --]`. In braces: `{devices}` that the process uses, `{fraction}`, '
-        "`{percent}`, `{memory_mib}`, `{ids}`, `{servers}`, `{host}`",
+        description="words before the command of every rank (or of a program that is started once), such as "
+        '`[client, run, -n, "{devices}", -p, "{fraction}", --]`. Placeholders: `{devices}` (number of devices that the process '
+        "uses), `{fraction}`, `{percent}`, `{memory_mib}`, `{ids}`, `{servers}`, `{host}`",
     )
     environment: dict[
         Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
         Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")],
     ] = Field(
         default={},
-        description='variables of every rank, with the same names in braces, such as `CUDA_VISIBLE_DEVICES: "{ids}"`; they win '
-        "over the workload's",
+        description='environment variables of every rank, with the same placeholders, such as `CUDA_VISIBLE_DEVICES: "{ids}"`. '
+        "They override those of the workload",
     )
     fraction: Annotated[str | float, AfterValidator(_check_fraction)] = Field(
-        default="1", description="part of a device that one of these is, taken as written: `1/7`, `5/20`, `0.25`"
+        default="1", description="fraction of a physical device that one of these devices is: `1/7`, `5/20`, `0.25`"
     )
     shares: int | None = Field(
         default=None,
         ge=1,
-        description="how many of them each device that `count` counts gives; default: as many as fit. More than that take turns on "
-        "it; fewer spread the parts of a run over devices",
+        description="number of parts per physical device (as counted by `count`); default: as many as fit. A higher number makes "
+        "parts share time on the device; a lower number spreads the parts of a run over more devices",
     )
-    memory_mib: int | None = Field(default=None, ge=1, description="memory of each in MiB, for `{memory_mib}`")
+    memory_mib: int | None = Field(default=None, ge=1, description="memory of one part in MiB, for `{memory_mib}`")
     of: str | None = Field(
         default=None,
-        description="model that these devices are, too, by another way or in part: its devices at the same place, in order; only "
-        "one of the two is used at one time",
+        description="model of the physical devices of which these devices are aliases or parts, at the same location and in "
+        "order. Only one of the two is used at one time",
     )
     ids: dict[str, tuple[str, ...]] = Field(
         default={},
-        description="by host, or drawer of the pool (`pool` without one): what a process knows each device by, such as "
-        "`MIG-<uuid>`: one for each part, or one for each device. Default: its number there, from 0; give UUIDs where Slurm "
-        "numbers the devices of a job anew. Operations, not identity",
+        description="ids that processes use for the devices, such as `MIG-<uuid>`, by host or drawer of the pool (`pool` if the "
+        "pool has no drawers): one id per part, or one per device. Default: numbers from 0. Use UUIDs if Slurm renumbers the "
+        "devices of a job. The ids are not part of the identity of a cell",
     )
 
     @property
@@ -112,11 +113,9 @@ class LaunchRule(BaseModel):
         """Check that the rule has a prefix or an environment, and a memory size if a template uses it."""
         texts = (*self.prefix, *self.environment.values())
         if not texts:
-            raise ValueError(
-                f"{self.device}: give a prefix or an environment: without one, a run cannot reach the device"
-            )
+            raise ValueError(f"{self.device}: set `prefix` or `environment`; without one, a run cannot use the device")
         if self.memory_mib is None and any("memory_mib" in parse_names(text) for text in texts):
-            raise ValueError(f"{self.device}: '{{memory_mib}}' is asked for; give memory_mib")
+            raise ValueError(f"{self.device}: a template uses '{{memory_mib}}'; set memory_mib")
         return self
 
 
@@ -128,7 +127,9 @@ class LaunchPrefixOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    launch: tuple[LaunchRule, ...] = Field(min_length=1, description="one entry for each model of such devices")
+    launch: tuple[LaunchRule, ...] = Field(
+        min_length=1, description="one launch rule per model of remote or partial devices"
+    )
 
     def find_rule(self, model: str, *, local: bool) -> LaunchRule | None:
         """Return the launch rule of a device model, or None."""
@@ -137,11 +138,11 @@ class LaunchPrefixOptions(BaseModel):
     @model_validator(mode="after")
     def _reject_duplicate_rules(self) -> LaunchPrefixOptions:
         """Check that each device model has only one rule for hosts and one for the pool."""
-        for local, location_text in ((True, "hosts' own devices"), (False, "devices of the pool")):
+        for local, location_text in ((True, "built-in devices"), (False, "devices of the pool")):
             counts = Counter(rule.device for rule in self.launch if rule.applies_to(local=local))
             if duplicates := [model for model, count in counts.items() if count > 1]:
                 raise ValueError(
-                    f"{duplicates[0]}: two entries for {location_text} of this model; remove one, or say `where`"
+                    f"{duplicates[0]}: there are two entries for {location_text} of this model; remove one, or set `where`"
                 )
         return self
 
@@ -161,25 +162,25 @@ def build_devices(
     """
     devices: list[Device] = []
     numbers: Counter[str] = Counter()
-    physical: dict[str, list[int]] = {}
+    physical_numbers: dict[str, list[int]] = {}
     for is_physical in (True, False):
         for (kind, model), count in counts.items():
             rule = options.find_rule(model, local=local)
             if rule is None and not local:
                 raise ConfigError(
-                    f"pool: {location}: nothing attaches '{model}'; give it an entry in `launch`, or remove it"
+                    f"pool: {location}: '{model}' cannot be attached; add an entry for it to `launch`, or remove it"
                 )
             if (rule is None or rule.of is None) != is_physical:
                 continue
             if is_physical:
-                physical[model] = list(range(numbers[kind], numbers[kind] + count))
+                physical_numbers[model] = list(range(numbers[kind], numbers[kind] + count))
                 numbers[kind] += count
-            elif rule is not None and count > len(physical.get(rule.of or "", ())):
-                available = len(physical.get(rule.of or "", ()))
+            elif rule is not None and count > len(physical_numbers.get(rule.of or "", ())):
+                available_count = len(physical_numbers.get(rule.of or "", ()))
                 raise ConfigError(
-                    f"launch: {model}: {location} has {count} of them, and {available} '{rule.of}' that they are of"
+                    f"launch: {model}: {location} has {count} of them, but only {available_count} '{rule.of}' (`of`)"
                 )
-            used_numbers = physical[(rule and rule.of) or model][:count]
+            used_numbers = physical_numbers[(rule and rule.of) or model][:count]
             devices += _build_model_devices(location, kind, model, used_numbers, rule, local=local)
     return devices
 
@@ -210,15 +211,15 @@ def _build_model_devices(
     if len(ids) not in (len(numbers), len(numbers) * rule.parts_per_device):
         part_hint = "" if rule.parts_per_device == 1 else f", or {len(numbers) * rule.parts_per_device} for their parts"
         raise ConfigError(
-            f"launch: {model}: ids: {host_or_drawer}: {len(ids)} are given for {len(numbers)} devices{part_hint}"
+            f"launch: {model}: ids: {host_or_drawer}: there are {len(ids)} ids; use {len(numbers)} for the devices{part_hint}"
         )
     # A built-in device of a host and the same device lent to another host are claimed under different names.
-    name_prefix = host_or_drawer if local or host_or_drawer == POOL else f"{POOL}/{host_or_drawer}"
+    name_prefix = host_or_drawer if local or host_or_drawer == DEFAULT_DRAWER else f"{DEFAULT_DRAWER}/{host_or_drawer}"
     devices = []
     for index, number in enumerate(numbers):
         for part in range(rule.parts_per_device):
             name = f"{name_prefix}/{kind}{number}/{model}" + (f".{part}" if rule.parts_per_device > 1 else "")
-            each_id = ids[index if len(ids) == len(numbers) else index * rule.parts_per_device + part]
+            process_device_id = ids[index if len(ids) == len(numbers) else index * rule.parts_per_device + part]
             physical_name = f"{host_or_drawer}/{kind}{number}"
             launch = Launch(
                 rule.prefix,
@@ -226,14 +227,14 @@ def _build_model_devices(
                 str(rule.device_fraction),
                 rule.memory_mib,
                 physical_name,
-                each_id,
+                process_device_id,
                 host_or_drawer,
             )
             devices.append(build_device(name, number, launch))
     return devices
 
 
-RULE = "prefix: a host that a lease uses does not lend its devices"
+LENDING_RULE = "prefix: a host that a lease uses cannot lend its devices"
 _MAX_HOST_COMBINATIONS = 500
 
 
@@ -247,8 +248,8 @@ class PrefixFabric(SimpleFabric):
     atomic = True
     verified = False
     note = (
-        "nothing is attached: runs are started with a prefix and an environment. MIG and MPS are by documentation; a run "
-        "that cannot use its devices is what shows it"
+        "nothing is attached: runs are started with a prefix and an environment. MIG and MPS follow public documentation. "
+        "Unusable devices are detected only when a run starts"
     )
 
     def describe_capabilities(self) -> Capabilities:
@@ -257,7 +258,7 @@ class PrefixFabric(SimpleFabric):
             (host, device.model)
             for device in (*self.built_in_devices, *self.pool.values())
             for host in self.hosts
-            if device.computes and (device.attached_to == host if device.local else _server_name(device) != host)
+            if device.can_compute and (device.attached_to == host if device.local else _get_server_name(device) != host)
         )
         return replace(super().describe_capabilities(), max_devices_per_host=max(device_counts.values(), default=0))
 
@@ -274,12 +275,12 @@ class PrefixFabric(SimpleFabric):
             return super().select_devices(request, inventory)
         errors: list[FabricError] = []
         for candidate_hosts in islice(combinations(hosts, configuration.hosts), _MAX_HOST_COMBINATIONS):
-            remaining = replace(
+            remaining_inventory = replace(
                 inventory,
-                devices=tuple(d for d in inventory.devices if d.local or _server_name(d) not in candidate_hosts),
+                devices=tuple(d for d in inventory.devices if d.local or _get_server_name(d) not in candidate_hosts),
             )
             try:
-                selection = super().select_devices(replace(request, allowed_hosts=candidate_hosts), remaining)
+                selection = super().select_devices(replace(request, allowed_hosts=candidate_hosts), remaining_inventory)
             except FabricError as error:
                 errors.append(error)
             else:
@@ -287,12 +288,11 @@ class PrefixFabric(SimpleFabric):
         for selection_error in sorted(errors, key=lambda selection_error: isinstance(selection_error, Unhealthy)):
             if isinstance(selection_error, Conflict | Unhealthy):
                 raise selection_error
-        super().select_devices(request, inventory.release_all())  # raises an error if the rule is not the reason
+        super().select_devices(request, inventory.release_all())  # It raises an error if the rule is not the reason.
         raise Incompatible(
-            f"{request.lease_id}: configuration {configuration.name!r} asks for "
-            f"{configuration.fabric_devices_per_host} remote {configuration.device!r} "
-            f"for each of {configuration.hosts} hosts, and the other hosts have fewer ({RULE})",
-            RULE,
+            f"{request.lease_id}: configuration {configuration.name!r} needs {configuration.fabric_devices_per_host} remote "
+            f"{configuration.device!r} for each of {configuration.hosts} hosts, but the other hosts have fewer ({LENDING_RULE})",
+            LENDING_RULE,
         )
 
     def check_selection(self, state: FabricState, selection: Selection) -> None:
@@ -312,9 +312,10 @@ class PrefixFabric(SimpleFabric):
             if name in selected_names and holder_id not in (None, lease_id)
         }
         if conflicts:
-            held_items = ", ".join(f"{name} by {holder}" for name, holder in conflicts.items())
+            held_items = ", ".join(f"{name} is held by {holder}" for name, holder in conflicts.items())
             raise Conflict(
-                f"{lease_id}: no longer free: {held_items}", dict.fromkeys(str(lease) for lease in conflicts.values())
+                f"{lease_id}: selected hosts or devices are no longer free: {held_items}",
+                dict.fromkeys(str(lease) for lease in conflicts.values()),
             )
 
     def build_inventory(self, state: FabricState) -> Inventory:
@@ -329,9 +330,9 @@ class PrefixFabric(SimpleFabric):
         for name, slot in state.devices.items():
             device = devices.get(name)
             if device is not None and slot.lease is not None:
-                leases_by_physical[device.physical] = slot.lease
+                leases_by_physical[device.physical_id] = slot.lease
                 if not device.local:
-                    leases_by_lender[_server_name(device)] = slot.lease
+                    leases_by_lender[_get_server_name(device)] = slot.lease
         hosts = tuple(
             Host(
                 spec.name,
@@ -357,13 +358,13 @@ class PrefixFabric(SimpleFabric):
         slot = state.devices.get(device.fabric_id)
         if slot is not None and slot.lease is not None:
             return replace(device, holder=slot.lease, attached_to=slot.host, state="in_use")
-        holder = leases_by_physical.get(device.physical)
-        if holder is None and not device.local and _server_name(device) in self.hosts:
-            holder = leases_by_server.get(_server_name(device))
+        holder = leases_by_physical.get(device.physical_id)
+        if holder is None and not device.local and _get_server_name(device) in self.hosts:
+            holder = leases_by_server.get(_get_server_name(device))
         return device if holder is None else replace(device, holder=holder, state="reserved")
 
 
-def _server_name(device: Device) -> str:
+def _get_server_name(device: Device) -> str:
     """Return the name of the server that contains a remote device."""
     return device.location.rpartition("/slot")[0]
 
@@ -381,7 +382,7 @@ def open_fabric(
             local_counts[host.name][spec.kind, spec.model] += spec.count
     drawer_counts: dict[str, Counter[tuple[str, str]]] = {}
     for entry in pool:
-        drawer_counts.setdefault(entry.drawer or POOL, Counter())[entry.kind, entry.model] += entry.count
+        drawer_counts.setdefault(entry.drawer or DEFAULT_DRAWER, Counter())[entry.kind, entry.model] += entry.count
     for rule in options.launch:
         places = {
             **(local_counts if rule.applies_to(local=True) else {}),
@@ -389,13 +390,13 @@ def open_fabric(
         }
         locations = [name for name, counts in places.items() if any(model == rule.device for _, model in counts)]
         if not locations:
-            searched_text = {"local": "no host", "pool": "not the pool"}.get(
-                rule.where or "", "neither a host nor the pool"
+            location_text = {"local": "no host has", "pool": "the pool does not have"}.get(
+                rule.where or "", "neither a host nor the pool has"
             )
-            raise ConfigError(f"launch: {searched_text} has '{rule.device}'; correct the name, or list the devices")
-        if unknown := sorted(set(rule.ids) - set(locations)):
+            raise ConfigError(f"launch: {location_text} '{rule.device}'; correct the name, or list the devices")
+        if unknown_locations := sorted(set(rule.ids) - set(locations)):
             raise ConfigError(
-                f"launch: {rule.device}: ids: {unknown[0]} has no such device; hosts and drawers that have: {', '.join(locations)}"
+                f"launch: {rule.device}: ids: {unknown_locations[0]} has no such device; use one of: {', '.join(locations)}"
             )
     local = tuple(
         device for name, counts in local_counts.items() for device in build_devices(name, counts, options, local=True)
@@ -407,10 +408,10 @@ def open_fabric(
 
 
 FABRIC = FabricKind(
-    "remote and partial devices that need no attach: a launch prefix and environment",
+    "remote and partial devices that are used through a launch prefix and environment, without attaching them",
     LaunchPrefixOptions,
     open_fabric,
-    unverified="any product that lends devices; MIG and MPS are by NVIDIA's documentation",
+    unverified="not run with any product that lends devices. MIG and MPS follow NVIDIA's documentation",
     tested="the contract suite and stand-in programs",
     example=Example(
         {"launch": [{"device": "a100", "fraction": "1/2", "prefix": ["remote", "{devices}", "--"]}]},

@@ -74,8 +74,7 @@ class FabricKind:
         summary: one line for lists.
         options: closed pydantic model of the fabric's options in a system file.
         open: function that creates the adapter. It raises ConfigError if options, hosts or pool do not fit, and sends nothing to
-            a
-            control plane.
+            a control plane.
         unverified: features that were not tried on the real product; empty if there are none.
         tested: systems that the adapter was run against.
         emulator: module that emulates the control plane (`open_emulator`, `COMPOSES`).
@@ -111,13 +110,15 @@ def load_fabric_kind(name: str) -> FabricKind:
     """
     module = FABRICS.get(name) or list_fabric_modules().get(name)
     if module is None:
-        raise ConfigError(f"fabric {name!r} is not known; there are: {', '.join(list_fabric_modules())}")
+        raise ConfigError(f"unknown fabric {name!r}; use one of: {', '.join(list_fabric_modules())}")
     try:
         kind = vars(import_module(module)).get("FABRIC")
     except ImportError as error:
-        raise ConfigError(f"fabric {name!r}: {module} cannot be imported: {error}") from error
+        raise ConfigError(f"fabric {name!r}: the module {module} cannot be imported: {error}") from error
     if not isinstance(kind, FabricKind):
-        raise ConfigError(f"fabric {name!r}: {module} has no `FABRIC = FabricKind(..)` (campaign.fabrics.registry)")
+        raise ConfigError(
+            f"fabric {name!r}: the module {module} does not define `FABRIC = FabricKind(..)` (campaign.fabrics.registry)"
+        )
     return kind
 
 

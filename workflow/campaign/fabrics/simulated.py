@@ -31,7 +31,7 @@ from campaign.common.errors import ConfigError, FabricError
 from campaign.common.files import hash_document
 from campaign.fabrics.banks import (
     MAX_HOSTS_PER_ADVANCED_DRAWER,
-    RULES,
+    MODE_RULES,
     SLOTS_PER_CONNECTION,
     SLOTS_PER_DRAWER,
     Bank,
@@ -39,7 +39,7 @@ from campaign.fabrics.banks import (
     find_violation,
 )
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
-from campaign.fabrics.operations import OperationSteps, timing
+from campaign.fabrics.operations import OperationSteps, time_operation
 from campaign.fabrics.protocol import Selection
 from campaign.fabrics.registry import FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric, time_device_operation
@@ -62,7 +62,7 @@ class DrawerOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(description="name of the drawer, unique in its chassis", pattern=r"^[A-Za-z0-9_.-]+$")
-    mode: Mode = Field(default="advanced", description="how the drawer shares its slots among hosts")
+    mode: Mode = Field(default="advanced", description="mode of the drawer, which determines how hosts share its slots")
     ports: tuple[Port, ...] | None = Field(
         default=None,
         description="host ports that reach the drawer, in the order of their connections; "
@@ -78,12 +78,12 @@ class ChassisOptions(BaseModel):
     name: str = Field(description="name of the chassis, unique in its system", pattern=r"^[A-Za-z0-9_.-]+$")
     drawers: tuple[DrawerOptions, ...] = Field(
         default=(DrawerOptions(name="drawer1"), DrawerOptions(name="drawer2")),
-        description="the drawers; default: drawer1 and drawer2, both in advanced mode",
+        description="drawers of the chassis; default: drawer1 and drawer2, both in advanced mode",
         min_length=1,
         max_length=2,
     )
     ports: dict[Port, str] | None = Field(
-        default=None, description="which host is cabled to which port; default: the system's next hosts in order"
+        default=None, description="host that is cabled to each port; default: the next hosts of the system, in order"
     )
 
 
@@ -98,7 +98,7 @@ def build_banks(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) ->
             all_banks.extend(_build_drawer_banks(unit.name, index, drawer, ports))
     names = [bank.name for bank in all_banks]
     if duplicates := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(f"chassis: {', '.join(sorted(duplicates))} appears twice; names must be unique")
+        raise ConfigError(f"chassis: the name {', '.join(sorted(duplicates))} is used twice; use unique names")
     return tuple(all_banks)
 
 
@@ -117,7 +117,7 @@ def resolve_cabling(
         hosts_by_port = hosts_by_port if unit.ports is None else unit.ports
         for port, host in hosts_by_port.items():
             if host not in host_names:
-                problem = f"port {port} names host {host!r}; the system has {', '.join(host_names)}"
+                problem = f"port {port}: unknown host {host!r}; use one of: {', '.join(host_names)}"
                 raise ConfigError(f"chassis {unit.name}: {problem}")
         used_hosts.update(hosts_by_port.values())
         yield unit, {port: hosts_by_port[port] for port in PORTS if port in hosts_by_port}
@@ -140,7 +140,7 @@ def _build_drawer_banks(
     ports = _select_ports(index, drawer, hosts_by_port)
     if ports_without_host := [port for port in ports if port not in hosts_by_port]:
         raise ConfigError(
-            f"{name}: port {ports_without_host[0]} is not cabled; cabled are {', '.join(hosts_by_port) or 'none'}"
+            f"{name}: port {ports_without_host[0]} is not cabled; cabled ports: {', '.join(hosts_by_port) or 'none'}"
         )
     hosts = tuple(dict.fromkeys(hosts_by_port[port] for port in ports))
     all_slots = frozenset(range(1, SLOTS_PER_DRAWER + 1))
@@ -148,10 +148,12 @@ def _build_drawer_banks(
         return [Bank(name, name, "advanced", all_slots, hosts, MAX_HOSTS_PER_ADVANCED_DRAWER)]
     if drawer.mode == "standard_one_host":
         if len(hosts) > 1:
-            raise ConfigError(f"{name}: {', '.join(hosts)} are cabled to it ({RULES['standard_one_host']})")
+            raise ConfigError(
+                f"{name}: several hosts are cabled to it: {', '.join(hosts)} ({MODE_RULES['standard_one_host']})"
+            )
         return [Bank(name, name, "standard_one_host", all_slots, hosts, 1)]
     if len(ports) > 2:
-        raise ConfigError(f"{name}: {len(ports)} connections are cabled to it ({RULES['standard_two_hosts']})")
+        raise ConfigError(f"{name}: {len(ports)} connections are cabled to it ({MODE_RULES['standard_two_hosts']})")
     return [
         Bank(
             f"{name}/connection{connection + 1}",
@@ -199,22 +201,22 @@ def place_devices(chassis: Sequence[ChassisOptions], pool: Sequence[PoolSpec]) -
     Raises ConfigError if there are more devices than slots.
     """
     drawers = [f"{unit.name}/{drawer.name}" for unit in chassis for drawer in unit.drawers]
-    free = {drawer: list(range(1, SLOTS_PER_DRAWER + 1)) for drawer in drawers}
+    free_slots = {drawer: list(range(1, SLOTS_PER_DRAWER + 1)) for drawer in drawers}
     devices: list[Device] = []
     link = Link(LINK_LANES, PCIE_GENERATION, LINK_LANES, PCIE_GENERATION)
     # Devices with a named drawer are placed first, so that devices without one never take their slots.
     for spec in sorted(pool, key=lambda spec: spec.drawer is None):
         candidates = [name for name in drawers if spec.drawer in (None, name, name.rpartition("/")[2])]
         if not candidates:
-            raise ConfigError(f"pool: drawer {spec.drawer!r} is not known; there are {', '.join(drawers)}")
+            raise ConfigError(f"pool: unknown drawer {spec.drawer!r}; use one of: {', '.join(drawers)}")
         for _ in range(spec.count):
-            drawer = next((name for name in candidates if free[name]), None)
+            drawer = next((name for name in candidates if free_slots[name]), None)
             if drawer is None:
                 full_location = spec.drawer or "the chassis"
                 raise ConfigError(
-                    f"pool: no slot left in {full_location} for {spec.count} x {spec.model!r} ({spec.kind})"
+                    f"pool: {full_location} has too few free slots for {spec.count} x {spec.model!r} ({spec.kind})"
                 )
-            location, kind = f"{drawer}/slot{free[drawer].pop(0)}", spec.kind
+            location, kind = f"{drawer}/slot{free_slots[drawer].pop(0)}", spec.kind
             devices.append(
                 Device(location, kind, spec.model, make_host_id(kind, location), location, local=False, link=link)
             )
@@ -242,11 +244,11 @@ class Fault(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: FaultKind = Field(description="what goes wrong")
-    times: int = Field(default=1, ge=1, description="how often it happens before it stops")
-    lease: str = Field(default="*", description="lease ids that it happens to, as a shell pattern")
-    device: str = Field(default="*", description="fabric ids that it happens to, as a shell pattern")
-    after_s: float = Field(default=0.0, ge=0, description="device_fails only: seconds from attachment to failure")
+    kind: FaultKind = Field(description="kind of the fault")
+    times: int = Field(default=1, ge=1, description="number of times that the fault occurs")
+    lease: str = Field(default="*", description="ids of the affected leases, as a shell pattern")
+    device: str = Field(default="*", description="fabric ids of the affected devices, as a shell pattern")
+    after_s: float = Field(default=0.0, ge=0, description="for `device_fails`: seconds from attachment to failure")
 
 
 class SimulatedOptions(BaseModel):
@@ -257,21 +259,23 @@ class SimulatedOptions(BaseModel):
     chassis: tuple[ChassisOptions, ...] = Field(
         default=(ChassisOptions(name="falcon1"),),
         min_length=1,
-        description="the chassis; default: one, falcon1, with two drawers in advanced mode",
+        description="chassis of the fabric; default: one chassis falcon1 with two drawers in advanced mode",
     )
-    operation_s: float = Field(default=0.0, ge=0, description="seconds that every compose or release takes at least")
-    attach_s: float = Field(default=0.0, ge=0, description="further seconds per device attached")
-    detach_s: float = Field(default=0.0, ge=0, description="further seconds per device detached")
+    operation_s: float = Field(
+        default=0.0, ge=0, description="minimum duration of every composition and release in seconds"
+    )
+    attach_s: float = Field(default=0.0, ge=0, description="additional seconds per attached device")
+    detach_s: float = Field(default=0.0, ge=0, description="additional seconds per detached device")
     times: str = Field(
         default="",
-        description="recorded times that reading the chassis, attaching and detaching a device take as well, drawn at random: "
-        "`h3` for those of GPUs in two Falcon 4005 boxes; they stand for drives, too",
+        description="recorded times that are added to each reading, attachment and detachment, drawn at random. `h3`: times of "
+        "GPUs in two Falcon 4005 boxes, which are also used for drives",
     )
     times_factor: float = Field(
-        default=1.0, gt=0, description="factor of the recorded times; 0.01: a hundredth of what was recorded"
+        default=1.0, gt=0, description="factor by which the recorded times are multiplied, such as 0.01"
     )
-    enumerate_s: float = Field(default=0.0, ge=0, description="seconds until a host sees a device that was attached")
-    faults: tuple[Fault, ...] = Field(default=(), description="what goes wrong, and how often")
+    enumerate_s: float = Field(default=0.0, ge=0, description="seconds until a host sees a newly attached device")
+    faults: tuple[Fault, ...] = Field(default=(), description="simulated faults")
 
 
 class SimulatedFabric(SimpleFabric):
@@ -279,7 +283,7 @@ class SimulatedFabric(SimpleFabric):
 
     kind = "simulated"
     gives_host_id = True
-    note = "a simulation: rules of the chassis are its own, device speeds are those of the hosts underneath"
+    note = "this fabric is simulated: it applies the rules of the chassis, but devices are as fast as the real hosts"
 
     def __init__(
         self, options: SimulatedOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
@@ -345,16 +349,16 @@ class SimulatedFabric(SimpleFabric):
         with self.lock_transaction(lease_id):
             self._raise_if_busy(lease_id)
             if self._trigger_fault("lost_request", lease_id):
-                raise OutcomeUnknown(f"{lease_id}: no reply to compose")
+                raise OutcomeUnknown(f"{lease_id}: the request to compose got no reply")
             self.claim_selection(selection)
             if self.list_unattached_devices(selection):
-                with timing("inventory"):
+                with time_operation("inventory"):
                     self._sleep_for_operation("inventory", "", self._options.operation_s)
             else:
                 time.sleep(self._options.operation_s)
             self.attach_claimed_devices(selection)
             if self._trigger_fault("unknown_outcome", lease_id):
-                raise OutcomeUnknown(f"{lease_id}: the reply to compose was lost")
+                raise OutcomeUnknown(f"{lease_id}: the reply to the request to compose was lost")
 
     def attach_claimed_devices(self, selection: Selection) -> None:
         """Attach the claimed devices with the configured latencies and faults.
@@ -379,8 +383,8 @@ class SimulatedFabric(SimpleFabric):
 
         def is_visible(slot: DeviceSlot, host: str) -> bool:
             """Return True if the host lists the device in this slot now."""
-            enumerated = slot.visible_s is not None and slot.visible_s <= now_s and not slot.needs_rescan
-            return enumerated and not slot.is_broken and slot.host == host
+            is_enumerated = slot.visible_s is not None and slot.visible_s <= now_s and not slot.needs_rescan
+            return is_enumerated and not slot.is_broken and slot.host == host
 
         return frozenset(
             device.fabric_id
@@ -389,7 +393,7 @@ class SimulatedFabric(SimpleFabric):
             if device.local or is_visible(slots.get(device.fabric_id, DeviceSlot()), host.name)
         )
 
-    def devices_to_verify(self, composition: Composition) -> frozenset[str]:
+    def list_devices_to_verify(self, composition: Composition) -> frozenset[str]:
         """Return the fabric ids of the pooled devices, which are verified on their hosts."""
         return frozenset(device.fabric_id for device in composition.devices if not device.local)
 
@@ -412,14 +416,14 @@ class SimulatedFabric(SimpleFabric):
             time.sleep(self._options.operation_s)
             undetached_ids = self.detach_lease_devices(lease_id)
             if self._trigger_fault("unknown_release", lease_id):
-                raise OutcomeUnknown(f"{lease_id}: the reply to release was lost")
+                raise OutcomeUnknown(f"{lease_id}: the reply to the request to release was lost")
         return undetached_ids
 
     def detach(self, device: Device, host: str, lease_id: str) -> None:
         """Detach one device with the configured latency. Raises FabricError if a fault prevents it."""
         self._sleep_for_operation("detach", device.kind, self._options.detach_s)
         if self._trigger_fault("leak", lease_id, device.fabric_id):
-            raise FabricError(f"{device.fabric_id}: cannot be detached")
+            raise FabricError(f"{device.fabric_id}: the device cannot be detached")
 
     def _raise_if_busy(self, lease_id: str) -> None:
         """Raise Busy if that fault occurs now."""

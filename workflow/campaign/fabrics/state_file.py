@@ -59,15 +59,19 @@ class DeviceSlot(_StoredModel):
     lease: str | None = None
     host: str | None = None
     state: Literal["free", "composing", "in_use"] = "free"
-    visible_s: float | None = Field(default=None, description="Unix time from which the host sees it; null: never")
+    visible_s: float | None = Field(
+        default=None, description="Unix time from which the host sees the device; null: never"
+    )
     needs_rescan: bool = False
-    fails_s: float | None = Field(default=None, description="Unix time from which it is broken")
-    width: int | None = Field(default=None, description="trained lanes, when fewer than possible")
-    found: str | None = Field(default=None, description="host that it was found on, and has not been taken from yet")
+    fails_s: float | None = Field(default=None, description="Unix time from which the device is broken")
+    width: int | None = Field(default=None, description="number of trained lanes, if lower than possible")
+    found: str | None = Field(
+        default=None, description="host on which the device was found and to which it is still attached"
+    )
 
     @property
     def is_broken(self) -> bool:
-        """Failure status of the device: True from the time `fails_s`."""
+        """True if the device has failed, which is from the time `fails_s` on."""
         return self.fails_s is not None and self.fails_s <= time.time()
 
 
@@ -87,10 +91,11 @@ class LeaseClaim(_StoredModel):
     since_s: float
     hosts: tuple[ClaimedHost, ...]
     seen_before: dict[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="devices that hosts had before anything was attached, by identity or address"
+        default_factory=dict,
+        description="identities or addresses of devices that hosts had before the attachment, by host",
     )
     handles: dict[str, str] = Field(
-        default_factory=dict, description="what the fabric itself made for the lease, by name"
+        default_factory=dict, description="ids of objects that the fabric created for the lease, by name"
     )
 
 
@@ -100,9 +105,11 @@ class FabricState(_StoredModel):
     schema_version: Literal[1] = 1
     devices: dict[str, DeviceSlot] = Field(default_factory=dict)
     leases: dict[str, LeaseClaim] = Field(default_factory=dict)
-    detached: dict[str, DetachedDevice] = Field(default_factory=dict, description="written before a device is detached")
-    homes: dict[str, str] = Field(default_factory=dict, description="host that a device was found on")
-    faults: dict[str, int] = Field(default_factory=dict, description="how often each fault may still happen")
+    detached: dict[str, DetachedDevice] = Field(
+        default_factory=dict, description="data of detached devices, written before the detachment"
+    )
+    homes: dict[str, str] = Field(default_factory=dict, description="host on which each device was found")
+    faults: dict[str, int] = Field(default_factory=dict, description="number of times that each fault can still occur")
 
     def get_or_create_slot(self, fabric_id: str) -> DeviceSlot:
         """Return the entry of a device. Add an empty entry if there is none."""
@@ -170,7 +177,7 @@ class FabricState(_StoredModel):
         }
 
 
-def hosts_from_selection(selection: Selection) -> tuple[ClaimedHost, ...]:
+def build_claimed_hosts(selection: Selection) -> tuple[ClaimedHost, ...]:
     """Convert a selection to the hosts stored in the state file."""
     return tuple(
         ClaimedHost(name=host.host, devices=(*host.local, *host.fabric), storage=host.storage)
@@ -179,7 +186,7 @@ def hosts_from_selection(selection: Selection) -> tuple[ClaimedHost, ...]:
 
 
 class StateFile:
-    """State file of one fabric at `path`. Its lock files are beside it."""
+    """State file of one fabric at `path`. Its lock files are in the same directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -195,8 +202,8 @@ class StateFile:
             return FabricState()
         except ValidationError as error:
             raise ProtocolViolation(
-                f"{self.path}: not a valid fabric state ({error.error_count()} problems); "
-                "release held devices by hand, then remove the file"
+                f"{self.path}: the fabric state is invalid ({error.error_count()} problems); "
+                "release held devices manually, then remove the file"
             ) from error
 
     @contextmanager
@@ -221,17 +228,20 @@ class StateFile:
                     raise
 
     @contextmanager
-    def transaction(self, lease_id: str) -> Iterator[None]:
+    def lock_transaction(self, lease_id: str) -> Iterator[None]:
         """Hold the lock of changing operations inside the block, for as long as they take.
 
         Raises Busy with the lease that holds the lock. The kernel drops the lock of a dead process, so a killed transaction
         never blocks the next one.
         """
         path = self.path.with_suffix(".transaction")
-        with try_lock(path, lease_id) as acquired:
-            if not acquired:
+        with try_lock(path, lease_id) as is_acquired:
+            if not is_acquired:
                 holder = read_text(path)
-                raise Busy(f"the fabric is busy with lease {holder or '(just starting)'}", (holder,) if holder else ())
+                raise Busy(
+                    f"the fabric is busy with {holder or 'another process that is starting'}",
+                    (holder,) if holder else (),
+                )
             yield
 
 
@@ -257,12 +267,12 @@ def enter_claim(state: FabricState, selection: Selection) -> bool:
 
     Returns False if this lease already has exactly this selection. Raises Conflict if other leases hold parts of it.
     """
-    request, hosts = selection.request, hosts_from_selection(selection)
+    request, hosts = selection.request, build_claimed_hosts(selection)
     lease_claim = state.leases.get(request.lease_id)
     if lease_claim is not None:
         if (lease_claim.campaign, lease_claim.owner, lease_claim.hosts) != (request.campaign, request.owner, hosts):
             raise Conflict(
-                f"{request.lease_id} already holds other devices, for {lease_claim.owner} (campaign {lease_claim.campaign})",
+                f"{request.lease_id} already holds other devices for {lease_claim.owner} (campaign {lease_claim.campaign})",
                 holders=(request.lease_id,),
             )
         return False
@@ -271,8 +281,11 @@ def enter_claim(state: FabricState, selection: Selection) -> bool:
         name: lease for name in selection.fabric_ids if (lease := state.get_or_create_slot(name).lease) is not None
     }
     if holders:
-        held_items = ", ".join(f"{name} by {holder}" for name, holder in holders.items())
-        raise Conflict(f"{request.lease_id}: no longer free: {held_items}", holders=dict.fromkeys(holders.values()))
+        held_items = ", ".join(f"{name} is held by {holder}" for name, holder in holders.items())
+        raise Conflict(
+            f"{request.lease_id}: selected hosts or devices are no longer free: {held_items}",
+            holders=dict.fromkeys(holders.values()),
+        )
     state.leases[request.lease_id] = LeaseClaim(
         campaign=request.campaign, owner=request.owner, since_s=time.time(), hosts=hosts
     )

@@ -18,7 +18,7 @@ from campaign.spec.cell import Configuration
 from campaign.spec.hardware import Inventory
 from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 
-RULE = "static: devices stay in the host that they are built into"
+BUILT_IN_DEVICES_RULE = "static: devices stay in the host into which they are built"
 
 
 class StaticFabric(SimpleFabric):
@@ -29,7 +29,7 @@ class StaticFabric(SimpleFabric):
 
     kind = "static"
     atomic = True
-    note = "devices are those of the system file; the run on the host is what verifies them"
+    note = "the system file lists the devices, and the run on a host verifies them"
 
     def select_devices(self, request: LeaseRequest, inventory: Inventory) -> Selection:
         """Choose built-in devices for a request.
@@ -40,14 +40,15 @@ class StaticFabric(SimpleFabric):
         invalid_option, allowed_values = f"storage: {configuration.storage}", "local or nvme"
         if pooled_count or configuration.attach != "local":
             invalid_option, allowed_values = (
-                f"attach: {configuration.attach} with {pooled_count} pooled devices a host",
+                f"attach: {configuration.attach} with {pooled_count} pooled devices per host",
                 "attach: local",
             )
         elif configuration.storage != "fabric-nvme":
             return super().select_devices(request, inventory)
         subject = f"{request.lease_id}: configuration {configuration.name!r}"
         raise Incompatible(
-            f"{subject} asks for {invalid_option} ({RULE}); use {allowed_values}, or a composable fabric", RULE
+            f"{subject} requests {invalid_option} ({BUILT_IN_DEVICES_RULE}); use {allowed_values}, or a composable fabric",
+            BUILT_IN_DEVICES_RULE,
         )
 
 
@@ -61,13 +62,13 @@ def open_fabric(
     if pool:
         raise ConfigError(
             f"fabric 'static' cannot attach a pool ({pool[0].count} x {pool[0].model!r}); "
-            "list the devices under their hosts, or name another fabric"
+            "list the devices under their hosts, or use another fabric"
         )
     return StaticFabric(hosts, (), state_dir)
 
 
 FABRIC = FabricKind(
-    "a traditional cluster: hosts with the devices that are built in",
+    "a traditional cluster of hosts with built-in devices",
     NoOptions,
     open_fabric,
     example=Example(

@@ -1,1 +1,1 @@
-"""Import of logs that were made without this program, which `campaign import` turns into a campaign with records."""
+"""Import of logs of other programs, which `campaign import` turns into a campaign with records."""

@@ -97,7 +97,7 @@ def compute_run_span(facts: LogFacts, written_s: float) -> tuple[float, float, b
 
     Args:
         facts: facts in the log.
-        written_s: time of the last change of the log, which stands for an unknown end.
+        written_s: time of the last change of the log, which is used if the end is unknown.
     """
     start, end, duration = facts.start_s, facts.end_s, facts.duration_s
     if end is None and start is not None and duration is not None:
@@ -126,7 +126,7 @@ def _parse_time(texts: list[str], times: LogTimes, problems: list[str]) -> float
             else datetime.datetime.strptime(texts[0], times.form)
         )
     except (ValueError, OverflowError):
-        problems.append(f"the time '{texts[0]}' is not written as {times.form}")
+        problems.append(f"the time '{texts[0]}' does not have the form '{times.form}'")
         return None
     return (parsed_time if parsed_time.tzinfo else parsed_time.replace(tzinfo=ZoneInfo(times.timezone))).timestamp()
 
@@ -142,7 +142,7 @@ def _parse_number(texts: list[str], name: str, problems: list[str]) -> float | N
         seconds = parse_duration_s(texts[-1]) if name == "duration_s" else None
         return float(texts[-1]) if seconds is None else seconds
     except ValueError:
-        problems.append(f"{name} is '{texts[-1]}', which is no number")
+        problems.append(f"{name} is '{texts[-1]}', which is not a number")
         return None
 
 
@@ -164,7 +164,7 @@ def hash_log(path: Path) -> str:
 def read_outcome(campaign: Campaign, cell: Cell, path: Path, facts: LogFacts, test: int | None = None) -> Outcome:
     """Return the outcome of a run of this cell according to its log.
 
-    Raises LogImportError if the apparatus failed, which is no result.
+    Raises LogImportError if the host, the network or the scheduler failed, because the log then has no result.
 
     Args:
         campaign: the campaign.
@@ -185,7 +185,7 @@ def read_outcome(campaign: Campaign, cell: Cell, path: Path, facts: LogFacts, te
         if outcome.status != "incomplete":
             return outcome
         # The exit status was not kept, so only failures that appear in the log itself count.
-        cause = classify_failure(log, (None,), timed_out=False, killed_by_us=False)
+        cause = classify_failure(log, (None,), timed_out=False, killed_by_launcher=False)
     except LaunchError as error:
         message = str(error).partition("; run the same command")[0]
         raise LogImportError(f"host, network or scheduler failed, so the log has no result: {message}") from error
@@ -265,22 +265,22 @@ def identify_run(
     configuration = _find_configuration(declarations, values)
     workload = str(_require_value(values, "workload"))
     if workload not in declarations.workloads:
-        raise LogImportError(f"no workload '{workload}' in the map; {suggest_name(workload, declarations.workloads)}")
+        raise LogImportError(f"the map has no workload '{workload}'; {suggest_name(workload, declarations.workloads)}")
     precision = str(_require_value(values, "precision"))
     if precision not in PRECISIONS:
         raise LogImportError(
-            f"'{precision}' is not a precision; there are: {', '.join(PRECISIONS)} (the map's 'words' translate)"
+            f"'{precision}' is not a precision; there are: {', '.join(PRECISIONS)} ('words' in the map translates other spellings)"
         )
     file = declarations.workloads[workload]
     option_names = sorted(file.options.keys() & values.keys())
     options = tuple((name, _convert_option(name, values[name], file.options[name])) for name in option_names)
     repetition = values.get("repetition")
     if repetition is not None and not 1 <= int(repetition) <= 999_999:
-        raise LogImportError(f"repetition {repetition}: repetitions count from 1; number all of them from 1")
+        raise LogImportError(f"repetition {repetition} is not between 1 and 999999; number all repetitions from 1")
     hosts = tuple(filter(None, re.split(r"[+,\s]+", str(values.get("host", "")))))
     if hosts and len(set(hosts)) != configuration.hosts:
         raise LogImportError(
-            f"hosts {', '.join(hosts)}: configuration '{configuration.name}' has {configuration.hosts}"
+            f"the run has the hosts {', '.join(hosts)}, but configuration '{configuration.name}' has {configuration.hosts} hosts"
         )
     batch = 1 if file.serves_requests else _find_batch(values, configuration)
     point = (configuration.name, workload, batch, precision, options)
@@ -307,7 +307,7 @@ def _merge_values(pattern: LogPattern, path_values: Mapping[str, str], facts: Lo
                     raise LogImportError(f"{name} is '{value}', which is not an integer") from None
             if name in sourced_values and str(sourced_values[name][0]) != str(value):
                 first_value, first_source = sourced_values[name]
-                raise LogImportError(f"{name} is {first_value} by its {first_source}, and {value} by the {source}")
+                raise LogImportError(f"{name} is {first_value} in its {first_source}, but {value} in the {source}")
             sourced_values.setdefault(name, (value, source))
     return {name: value for name, (value, _) in sourced_values.items()}
 
@@ -326,7 +326,7 @@ def _find_configuration(declarations: MapDeclarations, values: Mapping[str, Scal
     names = [c.name for c in declarations.configurations]
     if "configuration" in values and values["configuration"] not in names:
         name = str(values["configuration"])
-        raise LogImportError(f"no configuration '{name}' in the map; {suggest_name(name, names)}")
+        raise LogImportError(f"the map has no configuration '{name}'; {suggest_name(name, names)}")
     shape = {name: values[name] for name in SHAPE_AXES if name in values}
     if not shape and "configuration" not in values and len(names) > 1:
         _require_value(values, "configuration")
@@ -342,7 +342,9 @@ def _find_configuration(declarations: MapDeclarations, values: Mapping[str, Scal
     description = ", ".join(f"{name} {value}" for name, value in shape_and_name.items() if value)
     if not matches:
         raise LogImportError(f"no configuration in the map has {description}")
-    raise LogImportError(f"{', '.join(c.name for c in matches)} all have {description}; say which one it is")
+    raise LogImportError(
+        f"{', '.join(c.name for c in matches)} all have {description}; give the name of one as 'configuration'"
+    )
 
 
 def _find_batch(values: Mapping[str, Scalar], configuration: Configuration) -> int:
@@ -357,7 +359,7 @@ def _find_batch(values: Mapping[str, Scalar], configuration: Configuration) -> i
     else:
         batch = int(_require_value(values, "batch"))
     if not 1 <= batch <= 4096:
-        raise LogImportError(f"batch {batch}: a device takes 1 to 4096 samples in a step")
+        raise LogImportError(f"batch {batch} is not between 1 and 4096 samples per device and step")
     return batch
 
 
@@ -367,5 +369,5 @@ def _convert_option(name: str, value: Scalar, default: Scalar) -> Scalar:
         try:
             return value.lower() in ("true", "yes", "1") if isinstance(default, bool) else type(default)(value)
         except ValueError:
-            raise LogImportError(f"{name} is '{value}', and the workload's default {default!r} is a number") from None
+            raise LogImportError(f"{name} is '{value}', but the workload's default {default!r} is a number") from None
     return value

@@ -118,8 +118,8 @@ def _load_workload(import_file: ImportFile, name: str, source: YamlFile) -> Work
     if not named_file.model.reads_log:
         raise ConfigError(
             f"{source.format_location('workloads', name)}: workload '{name}' "
-            f"({named_file.model.kind}) gives its numbers in files of its own, "
-            "not in its log; give a 'parser' or 'parsers' here, under a name of their own"
+            f"({named_file.model.kind}) writes its results to other files than its log; "
+            "give a workload with another name and a 'parser' or 'parsers' here"
         )
     return named_file.model
 

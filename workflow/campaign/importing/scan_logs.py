@@ -34,9 +34,9 @@ from campaign.spec.cell import Cell
 from campaign.spec.record import IMPORTED_LEASE_PREFIX, Record, RecordedCell
 from campaign.spec.run_numbers import (
     MAX_RUNS_PER_COMPOSITION,
-    composition_of,
     compute_run_number,
-    number_in_composition,
+    get_composition_number,
+    get_number_in_composition,
 )
 from campaign.spec.system_file import SystemFile
 from campaign.workloads.log_reader import Log
@@ -129,7 +129,7 @@ def survey_logs(directory: Path, import_map: ImportMap, records: Sequence[Record
     if not earlier_records and all(entry.identity is None for entry in entries):
         reasons = {entry.reason: entry.path for entry in reversed(entries[:3])}
         examples = "; ".join(f"{path}: {reason}" for reason, path in reversed(reasons.items())) or "there are no files"
-        raise ConfigError(f"{directory}: no log of a run was found by {import_map.path}: {examples}")
+        raise ConfigError(f"{directory}: {import_map.path} matches no log of a run ({examples})")
     compositions = _number_compositions(entries, earlier_records)
     entries = [_reject_excess_leases(entry, compositions) for entry in entries]
     placed_entries = _RunAssigner(
@@ -170,7 +170,7 @@ def _identify_file(path: Path, directory: Path, import_map: ImportMap) -> list[S
         )
         matching_pattern, values = next(matches, (None, {}))
         if matching_pattern is None:
-            raise LogImportError("no pattern of the map fits its path")
+            raise LogImportError("no pattern in the map matches its path")
         sha256 = hash_log(path)
         facts = read_log_facts(matching_pattern, Log(path))
         if facts.problems:
@@ -208,22 +208,23 @@ def _identify_runs(
         return
     if pattern.tests == "one":
         raise LogImportError(
-            f"{describe_tests(tests)}; say by 'test' of the workload which one "
-            "counts, or by 'tests' of its pattern that each is a run"
+            f"{describe_tests(tests)}; select one with 'test' of the workload, "
+            "or import each as a run with 'tests' of the pattern"
         )
     if is_named and pattern.tests not in workload.options:
         raise LogImportError(
-            f"tests: '{pattern.tests}' is no option of workload '{workload.name}'; add it to its options"
+            f"tests: '{pattern.tests}' is not an option of workload '{workload.name}'; add it to its options"
         )
     if not is_named and first.repetition is not None:
         raise LogImportError(
-            f"is repetition {first.repetition}, and has {len(tests)} tests, which would be as many; write * for {{repetition}}"
+            f"is repetition {first.repetition} but has {len(tests)} tests, each of which is a repetition; "
+            "write * instead of {repetition}"
         )
     untimed_facts = replace(log_facts, start_s=None, end_s=None, duration_s=None)
     for number, test in enumerate(tests, 1):
         if is_named and not test.program:
             raise LogImportError(
-                f"test {number} of {len(tests)} has no name; write 'tests: repetitions' where all are alike"
+                f"test {number} of {len(tests)} has no name; write 'tests: repetitions' if all tests are alike"
             )
         test_values = {**log_facts.values, pattern.tests: test.program} if is_named else log_facts.values
         test_facts = replace(untimed_facts, settings=settings[number - 1])
@@ -264,7 +265,7 @@ def _reject_excess_leases(entry: ScannedLog, compositions: Mapping[tuple[str, st
         return entry
     reason = (
         f"its configuration '{identity.point[0]}' has {MAX_RUNS_PER_COMPOSITION} "
-        "leases already; import the logs of others under another name"
+        "leases already; import the logs of further leases under another name"
     )
     return ScannedLog(entry.path, "unread", reason, test=entry.test)
 
@@ -288,7 +289,7 @@ def _build_campaign(
             numbers[identity.point].append((composition, identity.repetition or 0))
     for record in earlier_records:
         points.append(point := _make_point(record.cell.configuration, record.cell))
-        composition, number = composition_of(record.repetition), number_in_composition(record.repetition)
+        composition, number = get_composition_number(record.repetition), get_number_in_composition(record.repetition)
         runs[point][composition] = max(runs[point][composition], number)
         numbers[point].append((composition, number))
     # Runs without a log are not planned, unless the map plans them.
@@ -342,7 +343,7 @@ def _number_compositions(entries: Sequence[ScannedLog], records: Sequence[Record
     for record in records:
         record_configuration = record.cell.configuration
         number_by_lease[record_configuration, record.lease_id.partition(f".{record_configuration}.")[2]] = (
-            composition_of(record.repetition)
+            get_composition_number(record.repetition)
         )
     max_number: Counter[str] = Counter()
     for (configuration, lease), number in number_by_lease.items():
@@ -392,8 +393,8 @@ class _RunAssigner:
 
     def assign_runs(self, entries: Sequence[ScannedLog]) -> list[ScannedLog]:
         """Return the entries with their cell, run number and outcome, or with the reason why they are not read."""
-        entry_by_name: dict[str, ScannedLog] = {}  # by path and test
-        # First logs that have a record, then those that state their repetition. The remaining logs get free numbers.
+        entry_by_name: dict[str, ScannedLog] = {}
+        # Logs with a record come first, then logs that state their repetition. The remaining logs get free numbers.
         for entry in sorted(entries, key=self.get_priority):
             try:
                 entry_by_name[entry.name] = entry if entry.identity is None else self.assign_run(entry, entry.identity)
@@ -436,9 +437,11 @@ class _RunAssigner:
             self.unmatched_records[cell.id, entry.key] -= 1
             return replace(entry, status="present", cell=cell, repetition=run)
         if sha256:
-            difference = "the same text" if is_same_log else "other content; move that record away to have this one"
+            difference = (
+                "the same content" if is_same_log else "other content; move that record away to import this log instead"
+            )
             raise DuplicateLogError(
-                f"repetition {identity.repetition} of its cell is there, from {path} with {difference}"
+                f"repetition {identity.repetition} of its cell was already imported from {path} with {difference}"
             )
         # Two failed runs may print the same text. So may valid runs whose logs have no time; repetition or cell distinguish these.
         path, cell_id, description = self.valid_logs.get(entry.key, ("", "", ""))
@@ -450,8 +453,8 @@ class _RunAssigner:
             raise DuplicateLogError(f"is a copy of {path}")
         if path and not is_distinguishable:
             raise DuplicateLogError(
-                f"is a copy of {path}, which is a log of {description}; where the map has changed, import under another name, or "
-                "delete the results of this one first"
+                f"is a copy of {path}, which is a log of {description}; if the map has changed, import under another name, or "
+                "delete the earlier results first"
             )
         outcome = read_outcome(self.campaign, cell, self.directory / entry.path, entry.facts, entry.test)
         if outcome.status == "ok":
@@ -463,7 +466,8 @@ class _RunAssigner:
         repetition = run or next((number for number in numbers if (cell.id, number) not in self.log_by_run), 0)
         if not repetition:
             raise LogImportError(
-                f"its cell has {MAX_RUNS_PER_COMPOSITION} runs already; say by 'lease' of the map which of them share a composition"
+                f"its cell has {MAX_RUNS_PER_COMPOSITION} runs already; use 'lease' in the map to state which of them share a "
+                "composition"
             )
         self.log_by_run[cell.id, repetition] = (entry.key, entry.path)
         return replace(entry, cell=cell, repetition=repetition, outcome=outcome)

@@ -61,7 +61,7 @@ class Setting:
         except ValueError:
             return True
         if math.isinf(stated_value):
-            return math.isinf(number) or number <= 0  # all requests at once is written as either
+            return math.isinf(number) or number <= 0  # Programs write either of them for sending all requests at once.
         # A label such as 0.33 is a rounded third.
         decimals = len(str(value).partition(".")[2])
         label_error = 0.51 * 10.0**-decimals if decimals else 0.0
@@ -175,9 +175,9 @@ def find_contradiction(
             ):
                 source = "its label" if label in labels else "the default of its workload's options"
                 return (
-                    f"{label} is {label_value} by {source}, and the log states a "
+                    f"{label} is {label_value} according to {source}, but the log states a "
                     f"{setting.title} of {_format_value(value)}; correct the "
-                    f"label, or have 'read' of its pattern take {label} from the log"
+                    f"label, or take {label} from the log with 'read' of the pattern"
                 )
     return ""
 
@@ -204,7 +204,7 @@ def find_difference(runs: Sequence[tuple[str, StatedSettings]]) -> str:
             option = "rate_per_s" if setting.form == "rate" else name
             label = f"their {name}" if name in _AXIS_SETTINGS else f"an option of the workload, such as '{option}'"
             return (
-                f"logs of one cell state different values of the {setting.title} ({values}); tell them apart by {label}, in the "
+                f"logs of one cell state different values of the {setting.title} ({values}); distinguish them by {label}, in the "
                 "path, under 'read' or by 'tests' of the pattern"
             )
     return ""
@@ -225,7 +225,7 @@ def _get_last_part(value: Scalar) -> str:
 
 
 def _parse_sizes(value: Scalar, label: str) -> Sequence[float]:
-    """Return the bytes that a label may mean, by powers of 1024 and of 1000. The result is empty if it is no size."""
+    """Return the bytes that a label may mean, by powers of 1024 and of 1000. The result is empty if it is not a size."""
     match = _SIZE_PATTERN.fullmatch(str(value).strip())
     if match is None or match[1].count(".") > 1 or match[1] == ".":
         return ()

@@ -24,11 +24,11 @@ from campaign.plan.campaign.resolve import Campaign, load_campaign
 from campaign.plan.matrix import build_specification
 from campaign.plan.past_costs import collect_earlier_spread, read_costs
 from campaign.spec.earlier_spread import write_spreads
-from campaign.spec.record import IMPORTED, IMPORTED_LEASE_PREFIX, Record, RecordedCell, RecordStore, Source
+from campaign.spec.record import IMPORTED_FLAG, IMPORTED_LEASE_PREFIX, Record, RecordedCell, RecordStore, Source
 
 CONFIG_DIRECTORY = "config"
 """Name of the directory of the campaign's files in its results."""
-_FILE_HEADER = "# Made by 'campaign import' from import.yaml beside it; another import makes it anew.\n"
+_FILE_HEADER = "# Written by 'campaign import' from import.yaml in the same directory. The next import overwrites it.\n"
 
 
 def read_earlier_records(results: Results) -> tuple[Record, ...]:
@@ -39,7 +39,7 @@ def read_earlier_records(results: Results) -> tuple[Record, ...]:
     records = tuple(RecordStore(results.directory))
     if any(record.source is None for record in records):
         raise ConfigError(
-            f"{results.directory}: holds records that were measured; give the map another name, or import into other --results"
+            f"{results.directory}: contains measured records; give the map another name, or import into another --results directory"
         )
     return records
 
@@ -134,8 +134,8 @@ def make_notes(survey: LogSurvey) -> list[str]:
     """Return the notes for readers of the report on the origin of the records."""
     count = len(survey.records) + len(survey.select_entries("new"))
     texts = [
-        f"All {count} records were read from logs that were made without this program ('campaign import'). Hardware, software and "
-        "protocol are as the import's map states them; what was really composed, links and telemetry are not known."
+        f"All {count} records were read from logs of other programs ('campaign import'). Hardware, software and protocol are as "
+        "stated in the map of the import. The actual compositions, links and telemetry are unknown."
     ]
     if unread_entries := survey.select_entries("unread"):
         # The list that the import prints has the details, such as the original of a copy.
@@ -143,7 +143,7 @@ def make_notes(survey: LogSurvey) -> list[str]:
             3
         )
         reasons_text = "; ".join(f"{reason} ({n})" for reason, n in reasons)
-        texts.append(f"{len(unread_entries)} files beside the logs could not be read: {reasons_text}.")
+        texts.append(f"{len(unread_entries)} further files could not be imported: {reasons_text}.")
     return texts
 
 
@@ -161,7 +161,7 @@ def _make_record(
         "hosts": [
             {"name": name, "cores": group.cores, "memory_gib": group.memory_gib, "devices": [], "storage": []}
             for group in survey.campaign.system.hosts
-            for name in group.names()
+            for name in group.list_names()
             if name in identity.hosts
         ],
     }
@@ -184,7 +184,7 @@ def _make_record(
         window_s=outcome.window_s,
         metrics=dict(outcome.metrics),
         phases_s=dict(outcome.phases_s),
-        flags=(IMPORTED, *outcome.flags),
+        flags=(IMPORTED_FLAG, *outcome.flags),
         source=Source(path=entry.path, sha256=entry.sha256, timed=is_timed, test=entry.test),
     )
 

@@ -47,8 +47,8 @@ def make_request(
 def determine_use_id(results: Results, journal: Journal) -> str:
     """Return the id of the last use of a lease.
 
-    Its number counts the requests for the lease, or is the next one that no other use has. The journal of other uses may be
-    lost, or be on another machine from which the results came.
+    Its number is the number of requests for the lease, or the next number that no other use has. The journal of other uses may be
+    lost, or may be on another machine if the results were copied.
     """
     request_times = [entry["time_s"] for entry in journal.read_entries() if entry.get("state") == "PLANNED"]
     number = len(request_times)
@@ -78,7 +78,7 @@ class ObtainedComposition:
     def require_held(self, journals: Path) -> None:
         """Raise LaunchError if the lease has been released or holds another composition by now."""
         if Journal(journals, self.use.rpartition(".")[0]).holding_token != self.holding:
-            raise LaunchError(f"{self.use}: is not held any more, so nothing that is measured on it now gets a record")
+            raise LaunchError(f"{self.use}: this composition is no longer held, so runs on it get no record")
 
 
 def read_on_demand_composition(results: Results, system: str, job_id: str) -> ObtainedComposition:
@@ -89,8 +89,8 @@ def read_on_demand_composition(results: Results, system: str, job_id: str) -> Ob
     journal = Journal(results.journals_directory(system), lease_id(results, make_kept_lease_name(f"job-{job_id}")))
     if journal.state not in ("READY", "IN_USE"):
         raise LaunchError(
-            f"job {job_id}: the allocation has started, and its hosts are not composed ({journal.state or 'never asked for'}); "
-            "look at the log of the ResumeProgram"
+            f"job {job_id}: the allocation has started, but its hosts are not composed ({journal.state or 'never requested'}); "
+            "see the log of the ResumeProgram"
         )
     document = journal.make_document()
     return ObtainedComposition(
@@ -109,8 +109,8 @@ def make_kept_lease_name(configuration: str) -> str:
 def reconcile_orphans(fabric: Fabric, site: Site, *, dry_run: bool, skip: Collection[str] = ()) -> list[Orphan]:
     """Release the leases whose owner died without releasing them (see `reconcile_leases`).
 
-    A lease kept by hand intentionally has no owner once it is composed. A lease whose driver still runs is left for the next
-    process to take over.
+    A lease that is kept by hand has no owner once it is composed and is not released. Nor is a lease whose driver still runs,
+    because the next process takes it over.
 
     Args:
         fabric: fabric of the system.

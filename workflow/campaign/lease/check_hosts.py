@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from campaign.common.errors import CampaignError, ConfigError
-from campaign.common.wording import shorten_names
+from campaign.common.wording import pluralize, shorten_names
 from campaign.fabrics.protocol import ControlPlaneAccess, Fabric
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding, Severity, check_control_plane, check_fabric
@@ -59,7 +59,7 @@ def check_before_leases(site: Site, slurm_options: SlurmOptions, slurm: SlurmCom
     findings += _check_launcher(site.system, slurm_options, slurm)
     if site.system.launcher == "slurm" and "\n" in str(site.root.absolute()):
         message = (
-            f"{str(site.root.absolute())!r} has a line break, which ends an option of sbatch; give another directory"
+            f"{str(site.root.absolute())!r} contains a line break, which sbatch options cannot; give another directory"
         )
         findings.append(Finding("results", "stop", f"{message} (--results)"))
     elif not any(finding.verdict == "stop" for finding in findings):
@@ -68,7 +68,7 @@ def check_before_leases(site: Site, slurm_options: SlurmOptions, slurm: SlurmCom
 
 
 def _check_agents(system: SystemFile, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
-    """Check that each host responds, and compare the models that it reports for devices of the pool with those of `inventory`."""
+    """Check that each host responds and reports the same models of pool devices as `inventory`."""
     if fabric.control_plane_access is None:
         return
     devices = [device for device in inventory.devices if not device.local]
@@ -78,11 +78,11 @@ def _check_agents(system: SystemFile, fabric: Fabric, inventory: Inventory) -> I
         for host, message in errors_by_host.items():
             yield Finding("agent", "problem" if devices_by_host else "stop", f"{host}: {message}; {remedy}")
     if not devices_by_host and not errors_by_host:
-        message = "nobody looks on the hosts (`agent`: none), so that nothing shows whether they see what is attached"
+        message = "no host agent is configured (`agent`: none), so it is unknown whether hosts see attached devices"
         yield Finding("agent", "note", message)
     elif devices_by_host:
         counts = ", ".join(
-            f"{host} lists {len(host_devices)} devices" for host, host_devices in devices_by_host.items()
+            f"{host} lists {pluralize(len(host_devices), 'device')}" for host, host_devices in devices_by_host.items()
         )
         yield Finding("agent", "ok", counts)
     yield from _check_models(system, devices, devices_by_host)
@@ -107,8 +107,8 @@ def _query_agents(
     # HTTP uses one connection for all hosts of a service; ssh uses one per host.
     by_ssh = (system.fabric.get("agent") or {}).get("kind") == "ssh"
     with ThreadPoolExecutor(_MAX_PARALLEL_QUERIES if by_ssh else 1) as threads:
-        list(threads.map(query_agent, system.usable_hosts()))
-    order = system.usable_hosts()
+        list(threads.map(query_agent, system.list_usable_hosts()))
+    order = system.list_usable_hosts()
     return {host: devices_by_host[host] for host in order if host in devices_by_host}, {
         failed_host: errors_by_host[failed_host] for failed_host in order if failed_host in errors_by_host
     }
@@ -129,23 +129,24 @@ def _check_models(
         if device.host_id and (reported_model := reported_models.get(normalize_identity(device.host_id))):
             reported_by_model.setdefault(device.model, set()).add(reported_model)
     for model, names in reported_by_model.items():
-        declared = system.devices.get(model, DeviceModel())
-        unexpected, message = sorted(names - {model, declared.reported_as}), ""
-        if unexpected and declared.reported_as:
+        declared_model = system.devices.get(model, DeviceModel())
+        unexpected_models, message = sorted(names - {model, declared_model.reported_as}), ""
+        if unexpected_models and declared_model.reported_as:
             message = (
-                f"hosts report {', '.join(unexpected)} as {model}, the system "
-                f"file says {declared.reported_as} (`reported_as`)"
+                f"hosts report {', '.join(unexpected_models)} for {model}, but the system "
+                f"file has {declared_model.reported_as} (`reported_as`)"
             )
-            yield Finding("models", "stop", f"{message}: correct `pool`, or `devices`")
-        elif unexpected:
+            yield Finding("models", "stop", f"{message}; correct `pool` or `devices`")
+        elif unexpected_models:
             message = (
-                f"hosts report {', '.join(unexpected)} as {model}; add "
-                f"`devices: {{{model}: {{reported_as: {unexpected[0]}}}}}`"
+                f"hosts report {', '.join(unexpected_models)} for {model}; if this is the same model, add "
+                f"`devices: {{{model}: {{reported_as: {unexpected_models[0]}}}}}`"
             )
-            yield Finding("models", "note", f"{message} if that is right, and `pool` if it is not")
+            yield Finding("models", "note", f"{message}; otherwise correct `pool`")
 
 
 def _check_launcher(system: SystemFile, slurm_options: SlurmOptions, slurm: SlurmCommands) -> Iterator[Finding]:
+    """Check that the launcher of a system works here, and that Slurm matches the system file."""
     if system.launcher == "local":
         yield Finding("launcher", "ok", "local: runs start on this machine")
         return
@@ -156,12 +157,12 @@ def _check_launcher(system: SystemFile, slurm_options: SlurmOptions, slurm: Slur
         return
     if not answer.is_success:
         yield Finding(
-            "slurm", "problem", f"'sinfo' failed: {answer.last_error_line}; try again when the controller answers"
+            "slurm", "problem", f"'sinfo' failed: {answer.last_error_line}; try again when the controller responds"
         )
         return
     if missing := [name for name in ("sbatch", "srun", "squeue", "scancel") if shutil.which(name) is None]:
         yield Finding(
-            "launcher", "stop", f"not on this machine: {', '.join(missing)}; start on a login node of the cluster"
+            "launcher", "stop", f"this machine lacks {', '.join(missing)}; start on a login node of the cluster"
         )
     yield from check_against_slurm(system, slurm_options, parse_listing(answer.out))
 
@@ -169,20 +170,20 @@ def _check_launcher(system: SystemFile, slurm_options: SlurmOptions, slurm: Slur
 def check_against_slurm(
     system: SystemFile, slurm_options: SlurmOptions, listed_hosts: Mapping[str, ListedHost]
 ) -> Iterator[Finding]:
-    """Compare hosts, partitions, features and generic resources of a system file with those of Slurm. Pure.
+    """Compare hosts, partitions, features and generic resources of a system file with those of Slurm.
 
     Args:
         system: system file.
         slurm_options: options of Slurm from the profile or command line, which precede those of the system file.
         listed_hosts: hosts that Slurm lists, by name.
     """
-    names = system.usable_hosts()
+    names = system.list_usable_hosts()
     # Hosts that are deleted, or powered down in a cloud, are not listed with their features until they return.
     missing_verdict: Severity = "note" if system.slurm.strategy in ("dynamic", "resume") else "stop"
     hosts = {name: listed_hosts[name] for name in names if name in listed_hosts}
     if unknown_hosts := [name for name in names if name not in listed_hosts]:
         message = (
-            f"Slurm does not know {shorten_names(unknown_hosts, _MAX_NAMES_SHOWN)} (`hosts`); it knows: "
+            f"Slurm does not list {shorten_names(unknown_hosts, _MAX_NAMES_SHOWN)} (`hosts`); it lists: "
             f"{shorten_names(listed_hosts, _MAX_NAMES_SHOWN) or 'no host'}"
         )
         yield Finding("slurm", missing_verdict, f"{message}; correct `hosts`")
@@ -195,12 +196,13 @@ def check_against_slurm(
             yield Finding(
                 "slurm",
                 missing_verdict,
-                f"no partition {unknown_partitions[0]!r} (`slurm.partition`); there are: {', '.join(available)}",
+                f"Slurm has no partition {unknown_partitions[0]!r} (`slurm.partition`); it has: {', '.join(available)}",
             )
         elif outside_hosts:
-            message = f"partition {partition} (`slurm.partition`) does not have {shorten_names(outside_hosts, _MAX_NAMES_SHOWN)}"
+            host_names = shorten_names(outside_hosts, _MAX_NAMES_SHOWN)
+            message = f"partition {partition} (`slurm.partition`) does not contain {host_names}"
             yield Finding(
-                "slurm", "problem", f"{message}: ask for another partition, or leave them out (`--without-hosts`)"
+                "slurm", "problem", f"{message}; give another partition, or leave these hosts out (`--without-hosts`)"
             )
     options = (slurm_options,) if slurm_options.constraint else (system.slurm, *system.slurm.overrides)
     available = dict.fromkeys(name for host in listed_hosts.values() for name in host.features)
@@ -209,7 +211,7 @@ def check_against_slurm(
     ):
         if word not in available:
             message = (
-                f"no host has the feature {word!r} (`slurm.constraint`); there are: {', '.join(available) or 'none'}"
+                f"no host has the feature {word!r} (`slurm.constraint`); hosts have: {', '.join(available) or 'none'}"
             )
             yield Finding("slurm", missing_verdict, message)
     yield from _check_gres(system, hosts)
@@ -218,17 +220,17 @@ def check_against_slurm(
     ]:
         message = (
             "no job can start on "
-            f"{shorten_names(unavailable_hosts, _MAX_NAMES_SHOWN)} now; leave a host out that stays so (`--without-hosts`)"
+            f"{shorten_names(unavailable_hosts, _MAX_NAMES_SHOWN)} now; leave permanently unavailable hosts out (`--without-hosts`)"
         )
         yield Finding("slurm", "note", message)
     if hosts:
-        yield Finding("slurm", "ok", f"Slurm knows {shorten_names(hosts, _MAX_NAMES_SHOWN)}")
+        yield Finding("slurm", "ok", f"Slurm lists {shorten_names(hosts, _MAX_NAMES_SHOWN)}")
 
 
 def _check_gres(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator[Finding]:
-    """Check that all hosts with devices have the generic resource, also those that get devices later.
+    """Check that all hosts that have or will get devices have the generic resource.
 
-    Hosts that are registered again for each lease (strategy `dynamic`) are skipped.
+    With the strategy `dynamic`, hosts are registered for each lease, so they are not checked.
     """
     gres = system.slurm.gres
     if not gres or system.slurm.strategy == "dynamic":
@@ -240,7 +242,10 @@ def _check_gres(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator
         )
 
     hosts_with_devices = {
-        name for group in system.hosts if needs_gres(group.devices) or needs_gres(system.pool) for name in group.names()
+        name
+        for group in system.hosts
+        if needs_gres(group.devices) or needs_gres(system.pool)
+        for name in group.list_names()
     }
     if hosts_without_gres := [
         name for name, host in hosts.items() if name in hosts_with_devices and not count_gres(host.gres, gres)
@@ -248,33 +253,35 @@ def _check_gres(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator
         host_texts = shorten_names(
             [f"{name} {hosts[name].gres or 'none'}" for name in hosts_without_gres], _MAX_NAMES_SHOWN
         )
-        message = f"no generic resource {gres!r} (`slurm.gres`); Slurm lists: {host_texts}. Correct `slurm.gres`, or gres.conf"
+        message = (
+            f"generic resource {gres!r} (`slurm.gres`) is missing; Slurm lists: {host_texts}; correct it or gres.conf"
+        )
         yield Finding("slurm", "stop" if len(hosts_without_gres) == len(hosts) else "problem", message)
 
 
 def check_shared_results(site: Site, slurm_options: SlurmOptions, slurm: SlurmCommands) -> Iterator[Finding]:
-    """Check by a short job on a free host of a Slurm system that it can access the results directory and the running Python.
+    """Check with a short job that a host of a Slurm system can access the results directory and the running Python.
 
     Args:
         site: the system and its state.
         slurm_options: options of Slurm from the profile or command line, which precede those of the system file.
-        slurm: runs Slurm commands. Its log gets a line about the job.
+        slurm: runs Slurm commands, and logs the job.
     """
     if site.system.launcher != "slurm":
         return
     directory = _find_nearest_existing(site.root.absolute()).resolve()
     if not os.access(directory, os.W_OK | os.X_OK):
-        return  # `_check_results_directory` and the first file that is written report it
+        return  # `_check_results_directory` and the first file that is written report this problem.
     settings = site.system.slurm
     values = {name: getattr(slurm_options, name) or getattr(settings, name) for name in ("partition", "account", "qos")}
     options = SlurmOptions(**values, additional={**settings.additional, **slurm_options.additional})
     try:
-        choice = choose_free_host(site.system.usable_hosts(), parse_listing(slurm(*LISTING).out), options)
+        choice = choose_free_host(site.system.list_usable_hosts(), parse_listing(slurm(*LISTING).out), options)
     except ConfigError:
-        return  # `_check_launcher` reports a machine without Slurm
+        return  # `_check_launcher` reports a machine without Slurm.
     if choice is None or "clusters" in options.additional:
-        message = "no host is free just now to be asked whether it does; the first lease shows it"
-        yield Finding("results", "note", f"all hosts must see {directory} by this path; {message}")
+        message = "no host is free now to check this, so the first lease will check it"
+        yield Finding("results", "note", f"all hosts must see {directory} at this path; {message}")
         return
     host, partition = choice
     observation = check_from_host(
@@ -284,7 +291,7 @@ def check_shared_results(site: Site, slurm_options: SlurmOptions, slurm: SlurmCo
     remedy = "give a directory on a file system that all hosts share, at the same path (--results)"
     match observation.view:
         case "seen":
-            yield Finding("results", "ok", f"{host_text} sees {directory}, and writes there")
+            yield Finding("results", "ok", f"{host_text} sees {directory} and can write there")
         case "unseen":
             yield Finding("results", "stop", f"{host_text} does not see {directory} of this machine; {remedy}")
         case "read_only":
@@ -295,7 +302,9 @@ def check_shared_results(site: Site, slurm_options: SlurmOptions, slurm: SlurmCo
                 "python", "stop", f"{host_text} does not see the Python of this machine, {sys.executable}; {message}"
             )
         case _:
-            message = f"it is not known whether {host_text} sees {directory}: the job that looks did not start"
+            message = (
+                f"it is unknown whether {host_text} sees {directory}, because the job that checks this did not start"
+            )
             yield Finding("results", "note", f"{message} ({observation.problem})")
 
 
@@ -305,14 +314,17 @@ def _find_nearest_existing(path: Path) -> Path:
 
 
 def _check_results_directory(site: Site) -> Iterator[Finding]:
+    """Check that the results directory is writable and has free space."""
     path = site.root.absolute()
     existing = _find_nearest_existing(path)
     free_gb = shutil.disk_usage(existing).free / 1e9
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        yield Finding("results", "stop", f"{existing} cannot be written; give another directory (--results)")
+        yield Finding("results", "stop", f"{existing} is not writable; give another directory (--results)")
     elif free_gb < _MIN_FREE_GB:
         yield Finding(
-            "results", "problem", f"{path}: {free_gb:.2g} GB are free; free some, or give another directory (--results)"
+            "results",
+            "problem",
+            f"{path}: only {free_gb:.2g} GB free; free space, or give another directory (--results)",
         )
     else:
         yield Finding("results", "ok", f"{path}: {free_gb:.3g} GB free")

@@ -1,7 +1,7 @@
 """Checks of a site outside any campaign: its fabric, leftovers of earlier leases, and durations of its operations.
 
-All functions open the fabric by a system file alone. Their callers announce every change in advance. `check_hosts` has the
-requirements of a lease except the control plane.
+All functions need only a system file to open the fabric. Their callers announce every change in advance. `check_hosts` checks
+the requirements of a lease other than the control plane.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 from campaign.common.errors import CampaignError, ConfigError, FabricError
 from campaign.common.processes.signals import defer_ending_signals
 from campaign.common.wording import pluralize
-from campaign.fabrics.banks import RULES, find_drawer
+from campaign.fabrics.banks import MODE_RULES, find_drawer
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions as ControlledOptions
 from campaign.fabrics.errors import Refused
 from campaign.fabrics.operations import OperationSteps
@@ -28,12 +28,12 @@ from campaign.lease.lifecycle import acquire_lease, release_lease
 from campaign.lease.reconcile import Orphan
 from campaign.plan.campaign.open_fabric import current_owner
 from campaign.spec.cell import Configuration
-from campaign.spec.hardware import Inventory, describe_use
+from campaign.spec.hardware import Inventory, get_device_noun
 from campaign.spec.operation_times import OPERATIONS, OperationTime, OperationTimes, RecordingSession
 from campaign.spec.system_file import SystemFile
 
 Severity = Literal["ok", "note", "problem", "stop"]
-"""Severity. problem: some leases cannot work; stop: no lease can work, or the system file is wrong."""
+"""Severity of a finding. problem: some leases cannot work; stop: no lease can work, or the system file is wrong."""
 
 
 _RELEASE_REMEDY = "'campaign fabric reconcile SYSTEM --release --grace 0' releases it"
@@ -55,7 +55,7 @@ class Finding:
 
 
 SiteCheck = Callable[[Fabric, Inventory], Iterable[Finding]]
-"""Further check of an open fabric, with the inventory that was already read."""
+"""Additional check of an open fabric with its inventory."""
 
 
 def _check_nothing(fabric: Fabric, inventory: Inventory) -> Iterable[Finding]:
@@ -63,16 +63,18 @@ def _check_nothing(fabric: Fabric, inventory: Inventory) -> Iterable[Finding]:
 
 
 def check_fabric(site: Site, check_more: SiteCheck = _check_nothing) -> Iterator[Finding]:
-    """Check everything in the control plane that can be read without a change, and yield each finding as soon as it is known.
+    """Check everything that can be read from the control plane without a change.
+
+    Each finding is yielded as soon as it is known.
 
     Args:
         site: the system and its state.
-        check_more: further check of the open fabric, done last.
+        check_more: additional check of the open fabric, made last.
     """
     kind, adapter = site.fabric_kind, load_fabric_kind(site.fabric_kind)
     if adapter.unverified:
-        is_recordable = issubclass(adapter.options, ControlledOptions)  # else there is nothing to record
-        remedy = "; 'campaign fabric record' writes what you see, for the authors" if is_recordable else ""
+        is_recordable = issubclass(adapter.options, ControlledOptions)  # Other kinds have no control plane to record.
+        remedy = "; 'campaign fabric record' writes a recording for the authors" if is_recordable else ""
         yield Finding("adapter", "note", f"{kind}: unverified: {adapter.unverified}{remedy}")
     else:
         yield Finding("adapter", "ok", f"{kind}: {adapter.summary}")
@@ -81,13 +83,13 @@ def check_fabric(site: Site, check_more: SiteCheck = _check_nothing) -> Iterator
 
 
 def check_control_plane(site: Site, check_more: SiteCheck = _check_nothing) -> Iterator[Finding]:
-    """Check the requirements of a lease on the control plane except its transport, then run a further check.
+    """Check the requirements of a lease on the control plane except its transport, then run an additional check.
 
     A failure of the control plane at any time is reported as a problem.
 
     Args:
         site: the system and its state.
-        check_more: further check of the same open fabric.
+        check_more: additional check of the same open fabric.
     """
     start_s = time.monotonic()
     try:
@@ -98,8 +100,10 @@ def check_control_plane(site: Site, check_more: SiteCheck = _check_nothing) -> I
             )
             duration_text = f"{(time.monotonic() - start_s) * 1e3:.0f} ms{request_count_text}"
             login_text = "signed in and read" if any((site.system.fabric.get("credentials") or {}).values()) else "read"
-            pool_device_count = len({device.physical for device in inventory.devices if not device.local})
-            yield Finding("answer", "ok", f"{login_text} {pool_device_count} devices of the pool in {duration_text}")
+            pool_device_count = len({device.physical_id for device in inventory.devices if not device.local})
+            yield Finding(
+                "answer", "ok", f"{login_text} {pluralize(pool_device_count, 'pool device')} in {duration_text}"
+            )
             yield from _check_pool(site.system, inventory, reports_models=fabric.describe_capabilities().tells_models)
             yield from _check_capabilities(fabric, inventory)
             yield from _check_holders(site, fabric, inventory)
@@ -118,7 +122,9 @@ def _check_transport(site: Site) -> Iterator[Finding]:
     boxes = site.system.fabric.get("boxes")
     if isinstance(boxes, dict):
         unencrypted_boxes = [name for name, url in boxes.items() if str(url).startswith("http://")]
-        message = "not encrypted, and no login is known: whoever reaches them can give orders; keep them in a network of their own"
+        message = (
+            "no encryption and no login, so anyone on their network can control them; keep them on a separate network"
+        )
         yield (
             Finding("transport", "note", f"{', '.join(unencrypted_boxes)}: {message}")
             if unencrypted_boxes
@@ -127,15 +133,15 @@ def _check_transport(site: Site) -> Iterator[Finding]:
         return
     url = str(options.get("url", ""))
     if url.startswith("http://") and options.get("tunnel") is True:
-        yield Finding("transport", "note", f"{url}: not encrypted by itself; the system file says that it is a tunnel")
+        yield Finding("transport", "note", f"{url}: not encrypted, but the system file declares a tunnel")
     elif url.startswith("http://"):
-        message = "not encrypted: anybody on the network can read the password; use https, or say `tunnel: true`"
+        message = "not encrypted, so anyone on the network can read the password; use https, or set `tunnel: true`"
         yield Finding("transport", "problem", f"{url}: {message}")
     elif url and options.get("verify_tls") is False:
-        message = "its certificate is not verified (verify_tls: false); give ca_file"
+        message = "the certificate is not verified (verify_tls: false); set ca_file"
         yield Finding("transport", "problem", f"{url}: {message}")
     elif url:
-        yield Finding("transport", "ok", f"{url}: TLS, its certificate is verified")
+        yield Finding("transport", "ok", f"{url}: TLS with a verified certificate")
 
 
 def _check_pool(system: SystemFile, inventory: Inventory, *, reports_models: bool) -> Iterator[Finding]:
@@ -146,10 +152,10 @@ def _check_pool(system: SystemFile, inventory: Inventory, *, reports_models: boo
         inventory: inventory of the fabric.
         reports_models: True if the fabric reports the models of devices.
     """
-    pool_devices = {(d.physical, (d.model, d.use)): d for d in inventory.devices if not d.local}
+    pool_devices = {(d.physical_id, (d.model, d.noun)): d for d in inventory.devices if not d.local}
     listed_counts: Counter[tuple[str, str]] = Counter()
     for entry in system.pool:
-        listed_counts[entry.model, describe_use(entry.kind)] += entry.count
+        listed_counts[entry.model, get_device_noun(entry.kind)] += entry.count
     found_counts = Counter(key for _, key in pool_devices)
     names = {device.called or device.model for device in pool_devices.values()}
     for model, use in sorted(listed_counts | found_counts):
@@ -159,7 +165,7 @@ def _check_pool(system: SystemFile, inventory: Inventory, *, reports_models: boo
             model if use == "device" else f"{model} ({use})",
         )
         if found_count == listed_count and not reports_models:
-            claim = f"{found_count} {message}, as in the system file; the model is claimed by the file, not told by the fabric"
+            claim = f"{found_count} {message}, as in the system file; the model is from the file, as the fabric does not report it"
             yield Finding("pool", "note", claim)
         elif found_count == listed_count:
             yield Finding("pool", "ok", f"{found_count} {message}, as in the system file")
@@ -172,19 +178,23 @@ def _check_pool(system: SystemFile, inventory: Inventory, *, reports_models: boo
                 "" if found_count else f"; the fabric has {', '.join(map(repr, sorted(names))) or 'nothing'}"
             )
             remedy = f" (map its names: `fabric: models: {{NAME: {model}}}`)" if fabric_names_text and names else ""
-            message = f"{found_count} {message} found, the system file lists {listed_count}{fabric_names_text}{remedy}"
+            message = (
+                f"{found_count} {message} found, but the system file lists {listed_count}{fabric_names_text}{remedy}"
+            )
             yield Finding("pool", "problem" if found_count else "stop", message)
     drawers = dict.fromkeys(d.location.rpartition("/slot")[0] for d in inventory.devices if not d.local)
     for entry in system.pool:
         if entry.drawer is not None and drawers and find_drawer(entry.drawer, drawers) is None:
-            message = f"drawer {entry.drawer!r} (`pool: drawer`) has no device; those that have: {', '.join(drawers)}"
+            message = (
+                f"drawer {entry.drawer!r} (`pool: drawer`) has no device; drawers with devices: {', '.join(drawers)}"
+            )
             yield Finding("pool", "note", message)
     for device in inventory.devices:
         name = f"{device.fabric_id} ({device.model})"
         if device.health != "ok" or device.state in ("failed", "unknown", "unavailable"):
             yield Finding("pool", "note", f"{name}: {device.state}, health {device.health}")
         elif device.link is not None and device.link.is_degraded:
-            yield Finding("pool", "note", f"{name}: {device.link.shortfall}")
+            yield Finding("pool", "note", f"{name}: {device.link.description}")
 
 
 def _check_capabilities(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
@@ -193,9 +203,9 @@ def _check_capabilities(fabric: Fabric, inventory: Inventory) -> Iterator[Findin
     if capabilities.read_only:
         yield Finding("modes", "stop", capabilities.read_only)
     limit_text = (
-        f"at most {capabilities.max_devices_per_host} devices a host"
+        f"at most {capabilities.max_devices_per_host} devices per host"
         if capabilities.max_devices_per_host
-        else "no limit told"
+        else "no limit is reported"
     )
     yield Finding("modes", "ok", f"devices are attached {capabilities.attach_mode.replace('_', ' ')}; {limit_text}")
     if capabilities.note:
@@ -208,9 +218,9 @@ def _check_capabilities(fabric: Fabric, inventory: Inventory) -> Iterator[Findin
         bank.name: [host for host in bank.hosts if (bank.drawer, host) not in unreached_drawers] for bank in banks
     }
     for bank in banks:
-        rule = f" ({RULES[bank.mode]})" if bank.hosts_max < len(bank.hosts) or bank.mode != "advanced" else ""
+        rule = f" ({MODE_RULES[bank.mode]})" if bank.hosts_max < len(bank.hosts) or bank.mode != "advanced" else ""
         message = (
-            f"{bank.name}: {len(bank.slots)} places, reached by "
+            f"{bank.name}: {pluralize(len(bank.slots), 'slot')}, reached by "
             f"{', '.join(reaching_hosts_by_bank[bank.name]) or 'no host'}{rule}"
         )
         yield Finding("reach", "ok" if reaching_hosts_by_bank[bank.name] else "problem", message)
@@ -228,20 +238,20 @@ def _check_capabilities(fabric: Fabric, inventory: Inventory) -> Iterator[Findin
 
 
 def _check_holders(site: Site, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
-    """Report the leases that hold devices, and the devices that others hold."""
+    """Report the leases that hold devices, and the devices that other parties hold."""
     tags = fabric.list_lease_tags()
     for name, tag in sorted(tags.items()):
         is_live = site.is_live(name)
         message = f"{name} of {tag.owner} holds {', '.join(tag.devices) or 'hosts'}"
-        remedy = "" if is_live else "; no process here owns it: run 'campaign fabric reconcile'"
+        remedy = "" if is_live else "; no process here owns it; run 'campaign fabric reconcile'"
         yield Finding("holders", "ok" if is_live else "note", message + remedy)
     foreign_counts = Counter(d.holder for d in inventory.devices if d.holder is not None and d.holder not in tags)
     for holder, count in sorted(foreign_counts.items(), key=str):
-        yield Finding("holders", "note", f"{holder} holds {count} devices; they are not touched")
+        yield Finding("holders", "note", f"{holder} holds {pluralize(count, 'device')}, which will not be changed")
 
 
 def run_trial(site: Site, report: Callable[[str], None]) -> Iterator[Finding]:
-    """Compose one free pooled device onto one free host and release it, with times. This changes the fabric.
+    """Compose one free pooled device onto one free host, release it, and report the durations. This changes the fabric.
 
     Args:
         site: the system and its state.
@@ -250,22 +260,24 @@ def run_trial(site: Site, report: Callable[[str], None]) -> Iterator[Finding]:
     name = f"check.{int(time.time())}"
     with site.open_fabric() as fabric:
         inventory = fabric.read_inventory()
-        device = next((d for d in inventory.devices if not d.local and d.computes and d.state == "free"), None)
+        device = next((d for d in inventory.devices if not d.local and d.can_compute and d.state == "free"), None)
         if device is None:
-            yield Finding("trial", "problem", "no device of the pool is free; try again when one is")
+            yield Finding("trial", "problem", "no pool device is free; try again later")
             return
         configuration = Configuration(name, 1, 1, 0, 1, device.model, "fabric", "local")
         request = LeaseRequest(
-            name, "check", site.system.tenancy.owner or current_owner(), configuration, site.system.allowed_hosts()
+            name, "check", site.system.tenancy.owner or current_owner(), configuration, site.system.list_allowed_hosts()
         )
         try:
             lease = acquire_lease(
                 fabric, request, site.journals_directory, wait_s=0, poll_s=0.5, on_wait=report, max_attempts=1
             )
         except FabricError as error:
-            leaked = Journal(site.journals_directory, name).make_document()["leaked"]
+            leaked_devices = Journal(site.journals_directory, name).make_document()["leaked"]
             message = (
-                f"lease {name} is left with {', '.join(leaked)}: {_RELEASE_REMEDY}" if leaked else "nothing is left"
+                f"lease {name} still holds {', '.join(leaked_devices)}; {_RELEASE_REMEDY}"
+                if leaked_devices
+                else "everything was released"
             )
             yield Finding("trial", "problem", f"composing failed: {error}; {message}")
             return
@@ -274,10 +286,10 @@ def run_trial(site: Site, report: Callable[[str], None]) -> Iterator[Finding]:
             try:
                 fabric.return_displaced_devices()
             except FabricError as error:
-                yield Finding("trial", "problem", f"not brought back to where it was: {error}")
+                yield Finding("trial", "problem", f"the device was not attached to its original host again: {error}")
     times = document["times"]
     attached_s, visible_s = times["fabric_done_s"] - times["requested_s"], times["host_visible_s"]
-    host_words = "not looked at" if visible_s is None else f"{visible_s - times['fabric_done_s']:.2f} s"
+    host_words = "not checked" if visible_s is None else f"{visible_s - times['fabric_done_s']:.2f} s"
     (host,) = lease.composition.hosts
     durations_text = f"fabric {attached_s:.2f} s, host {host_words}"
     yield Finding("trial", "ok", f"composed {device.model} onto {host.name}: {durations_text}")
@@ -285,26 +297,25 @@ def run_trial(site: Site, report: Callable[[str], None]) -> Iterator[Finding]:
         yield Finding("trial", "note", problem)
     if document["state"] == "RELEASED":
         took_s = times["released_s"] - times["release_started_s"]
-        yield Finding("trial", "ok", f"released in {took_s:.2f} s; nothing is left")
+        yield Finding("trial", "ok", f"everything was released in {took_s:.2f} s")
     else:
-        message = f"lease {name} is left with {', '.join(document['leaked'])}: {_RELEASE_REMEDY}"
-        yield Finding("trial", "problem", f"could not be released; {message}")
+        message = f"lease {name} still holds {', '.join(document['leaked'])}; {_RELEASE_REMEDY}"
+        yield Finding("trial", "problem", f"the release failed: {message}")
 
 
 def clean_up_site(
     site: Site, *, dry_run: bool, grace_s: float, unjournaled_owners: Collection[str] | None = None, force: bool = False
 ) -> tuple[list[Orphan], list[str], list[str]]:
-    """Release the leases without an owner, and attach devices again to the host where they were found.
+    """Release the leases without an owner, and attach devices to the hosts from which leases took them.
 
-    Returns the leases, texts about foreign holders and their devices, and texts about unattached devices that are away from that
-    host.
+    Returns the leases, texts about other holders and their devices, and texts about devices that are attached again.
 
     Args:
         site: the system and its state.
-        dry_run: lists everything without changing it.
-        grace_s: minimum age in seconds of the last activity of a lease.
+        dry_run: whether to change nothing and only list everything.
+        grace_s: minimum time in seconds since the last activity of a lease.
         unjournaled_owners: see `reconcile_leases`.
-        force: makes hosts release devices that are still in use.
+        force: whether hosts must release devices that are still in use.
     """
     with site.open_fabric() as fabric:
         if fabric.control_plane_access is not None:
@@ -351,9 +362,8 @@ def collect_operation_times(site: Site) -> OperationTimes:
         )
     if not sessions:
         raise ConfigError(
-            f"{site.system.name}: no lease of it has times of operations below "
-            f"{site.journals_directory}; measure a campaign first, or "
-            "give the results directory (--results)"
+            f"{site.system.name}: no lease in {site.journals_directory} has operation times; measure a campaign first, or "
+            "give another results directory (--results)"
         )
     source = f"leases of {pluralize(len(sessions), 'campaign')} on {site.system.name}"
     return OperationTimes(site.fabric_kind, source, "", tuple(sorted(sessions, key=lambda session: session.began)))
@@ -362,7 +372,7 @@ def collect_operation_times(site: Site) -> OperationTimes:
 def parse_timed_operations(entries: Iterable[Mapping[str, Any]], kind: str) -> tuple[OperationTime, ...]:
     """Parse the timed operations of composing and releasing from journal entries. Damaged entries are left out.
 
-    The operation `rest` is the time of composing that no foreseen operation explains. Each entry is a group.
+    The operation `rest` is the part of the composing time that no expected operation accounts for. Each entry is a group.
 
     Args:
         entries: values of `timed` in the journals.

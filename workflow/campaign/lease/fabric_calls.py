@@ -1,4 +1,4 @@
-"""Calls of a fabric, with waiting for other leases, a record of each outcome, and repeated release until nothing is held."""
+"""Fabric calls that wait for other leases and record each outcome, and a release that is repeated until nothing is held."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ResultT = TypeVar("ResultT")
 
 MAX_ATTEMPTS = 3
 RELEASE_TIMEOUT_S = 60.0
-_REPORT_INTERVAL_S = 60.0  # many waiting processes see a new holder with every lease that ends
+_REPORT_INTERVAL_S = 60.0  # With many waiting processes, the holder changes with every lease that ends.
 
 
 class WaitBudget:
-    """Budget of time for waiting until other leases end.
+    """Time budget for waiting until other leases end.
 
     Attributes:
         wait_s: budget in seconds.
@@ -41,7 +41,7 @@ class WaitBudget:
         """Sleep for one poll interval. Raises the reason again, with the time waited, if the budget is spent."""
         if time.monotonic() >= self._deadline_s:
             message = (
-                f"{reason}; waited {self.wait_s:g} s without success: wait longer, or ask the holder to release it"
+                f"{reason}; waited {self.wait_s:g} s without success; wait longer, or ask the holder to release it"
             )
             raise type(reason)(message, reason.holders) from reason
         if self._on_wait is not None and str(reason) != self._last_message and time.monotonic() >= self._next_report_s:
@@ -87,28 +87,28 @@ def release_all(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: floa
     """
     budget = WaitBudget(wait_s, poll_s, None)
     lease_id = journal.lease_id
-    leaked: tuple[str, ...] = ()
+    leaked_devices: tuple[str, ...] = ()
     for attempt in range(MAX_ATTEMPTS):
         if attempt:
             time.sleep(poll_s)
         try:
             with record_operations() as operations:
-                leaked = budget.call_when_free(
+                leaked_devices = budget.call_when_free(
                     partial(call_and_record, journal, "release", partial(fabric.release, lease_id))
                 )
             journal.add_operation_times("release", operations, sum(operation.seconds for operation in operations))
         except FabricError:
-            # The outcome is unknown, and `call_and_record` has recorded the error. Reading back decides.
-            leaked = ()
+            # The outcome is unknown, and `call_and_record` has recorded the error. The fabric is therefore read back.
+            leaked_devices = ()
         is_free = False
         with suppress(FabricError):
-            is_free = not leaked and fabric.read_back(lease_id) is None
+            is_free = not leaked_devices and fabric.read_back(lease_id) is None
         if is_free:
             journal.enter_state("FABRIC_FREE")
             return ()
-    if not leaked:
+    if not leaked_devices:
         with suppress(FabricError):
-            leaked = tag.devices if (tag := fabric.list_lease_tags().get(lease_id)) else ()
-    leaked = leaked or (f"everything of {lease_id}",)
-    journal.enter_state("LEAKED", leaked=leaked)
-    return leaked
+            leaked_devices = tag.devices if (tag := fabric.list_lease_tags().get(lease_id)) else ()
+    leaked_devices = leaked_devices or (f"everything of {lease_id}",)
+    journal.enter_state("LEAKED", leaked=leaked_devices)
+    return leaked_devices

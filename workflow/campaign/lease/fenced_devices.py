@@ -1,8 +1,8 @@
-"""Devices of a system that failed under runs. Leases avoid them for a day.
+"""Devices of a system that failed during runs. Leases avoid them for a day.
 
-Each fence is a JSON file that campaigns on the system share. A fence on suspicion is made if the program could be at fault as
-well. The run is then repeated on another device. If it fails in the same way there, or if there is no other device, the fence
-is lifted. The file is kept, so that the failures of later runs of the workload are accepted at once.
+Each fence is a JSON file that campaigns on the system share. A fence is only a suspicion if the program could also be at fault.
+The run is then repeated on another device. If it fails in the same way there, or if there is no other device, the fence is
+lifted. The file is kept, so that failures of later runs of the workload are accepted at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Fence(ClosedModel):
     model: str
     """Device model."""
     host: str
-    """Host on which it failed."""
+    """Host on which the device failed."""
     why: str
     """Failure that the run reported."""
     campaign: str
@@ -66,11 +66,11 @@ class Fence(ClosedModel):
     def applies_to(self, device: Device) -> bool:
         """Return True if a device is the fenced one.
 
-        The UUID decides if both are known, because a slot may contain another device by now.
+        If both UUIDs are known, they are compared, because a slot may contain another device by now.
         """
         if self.uuid and device.host_id and device.launch is None:
             return normalize_identity(self.uuid) == normalize_identity(device.host_id)
-        return self.device == device.physical
+        return self.device == device.physical_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class FencedDevices:
         return [fence for fence in self.read_all() if fence.is_active()]
 
     def add_fence(self, fence: Fence) -> None:
-        """Add the fence of a device, in place of an earlier fence of it."""
+        """Add a fence. It replaces an earlier fence of the same device."""
         write_json(self.state_directory / "fenced" / f"{quote(fence.device, safe='')}.json", fence.model_dump())
 
     def lift_fences(self, condition: Callable[[Fence], bool], reason: str) -> list[Fence]:
@@ -113,11 +113,11 @@ class FencedDevices:
         fences = self.lift_fences(lambda fence: name in (fence.device, fence.uuid), "by hand")
         if not fences:
             fenced_names = ", ".join(active_fence.device for active_fence in self.read_active()) or "none"
-            raise ConfigError(f"{name}: is not fenced; fenced are: {fenced_names}")
+            raise ConfigError(f"{name} is not fenced; fenced devices: {fenced_names}")
         return fences[0]
 
     def mark_fenced(self, inventory: Inventory) -> Inventory:
-        """Return the inventory with fenced devices as failed ones, which no selection uses."""
+        """Return the inventory with fenced devices marked as failed, so that no selection uses them."""
         if not (fences := self.read_active()):
             return inventory
         return replace(
@@ -131,13 +131,13 @@ class FencedDevices:
         )
 
     def lift_suspected(self, error: Unhealthy) -> None:
-        """Lift the fences on suspicion after `error` shows that no other device is left to repeat a run on.
+        """Lift the suspected fences after `error` has shown that no other device can repeat a run.
 
-        Raises Unhealthy, with the reasons of all fences, if none is on suspicion.
+        Raises Unhealthy, with the reasons of all fences, if no fence is only a suspicion.
         """
         if self.lift_fences(lambda fence: fence.suspected, "there was no other device to repeat the run on"):
             return
         if fences_text := "; ".join(fence.describe() for fence in self.read_active()):
-            remedy = "'campaign fabric fences SYSTEM --lift DEVICE' uses one again"
+            remedy = "'campaign fabric fences SYSTEM --lift DEVICE' lifts a fence"
             raise Unhealthy(f"{error}; fenced for a day: {fences_text} ({remedy})", error.devices) from error
         raise error

@@ -1,7 +1,7 @@
-"""Journal of a lease, with every intent and its outcome line by line, so that the state is known after a crash.
+"""Journal of a lease with every intended change and its outcome, so that the state is known after a crash.
 
-`<directory>/<lease id>.jsonl` grows by whole lines. The intent is written and forced to disk before the first mutating call,
-and the ids right after it. `<lease id>.lock` is locked as long as the owner lives. The kernel drops the lock of a killed
+`<directory>/<lease id>.jsonl` grows by whole lines. An intended change is written and forced to disk before the first mutating
+call, and the ids right after it. `<lease id>.lock` is locked as long as the owner lives. The kernel drops the lock of a killed
 process, so no process number has to be trusted.
 """
 
@@ -46,12 +46,12 @@ LeaseState = Literal[
     "LEAKED",  # something could not be released; every reconciliation tries again
 ]
 
-# States that are forced to disk: the intent before the fabric changes, and the result. Other states are read back from the fabric
-# if a power failure has lost them.
+# States that are forced to disk: those before the fabric is changed, and the results. Other states can be read back from the
+# fabric after a power failure.
 _DURABLE_STATES: frozenset[LeaseState] = frozenset(
     {"PLANNED", "RESERVED", "COMPOSING", "FABRIC_OK", "PARTIAL", "UNKNOWN", "ABORTING", "DETACHING", "LEAKED"}
 )
-# States that release devices even if a full disk cannot store the journal entry.
+# States in which devices are released even if a full disk cannot store the journal entry.
 _FULL_DISK_STATES: frozenset[LeaseState] = frozenset(
     {"UNKNOWN", "ABORTING", "DEGRADED", "DRAINING", "DETACHING", "FABRIC_FREE", "RELEASED", "LEAKED"}
 )
@@ -112,7 +112,7 @@ class Journal:
         self._state: LeaseState | None = None
 
     def read_entries(self) -> list[JournalEntry]:
-        """Return all whole lines. A line that the death of its writer cut off is skipped."""
+        """Return the entries of all complete lines. A line that was cut off when its writer died is skipped."""
         return [entry for entry in read_json_lines(self.path)[0] if "time_s" in entry]
 
     def read_last_use(self) -> list[JournalEntry]:
@@ -131,9 +131,9 @@ class Journal:
 
     @property
     def holding_token(self) -> str:
-        """Token of the held devices, read each time.
+        """Token of the held devices. The file is read each time.
 
-        The token is new whenever devices are chosen, and empty once they are released.
+        The token changes whenever devices are chosen, and is empty once they are released.
         """
         token = ""
         for entry in self.read_last_use():
@@ -185,9 +185,9 @@ class Journal:
             self.add_facts(timed={"of": phase, "seconds": round(seconds, 6), "rows": rows})
 
     def make_document(self) -> dict[str, Any]:
-        """Return the last use as a JSON-able document.
+        """Return the last use as a JSON-serialisable document.
 
-        It has the times (Unix seconds), counts, faults, and the requested and obtained composition.
+        It contains the times (Unix seconds), counts, faults, and the requested and obtained composition.
         """
         entries = self.read_last_use()
         states = [entry for entry in entries if "state" in entry]
@@ -196,7 +196,7 @@ class Journal:
         facts = {
             name: last_values.get(name) for name in ("campaign", "owner", "state", "requested", "selected", "obtained")
         }
-        # Failed operations of the fabric and failures during the use of the composition, in order.
+        # Faults are failed operations of the fabric and failures during the use of the composition, in order.
         faults = [
             {**entry, **entry.get("fault", {})} for entry in entries if "fault" in entry or _is_failed_operation(entry)
         ]
@@ -226,7 +226,7 @@ class Journal:
 
 @contextmanager
 def _tolerate_full_disk() -> Iterator[None]:
-    """Continue the block if a full disk accepts no line. The fabric still reports what a lease holds."""
+    """Ignore errors of a full disk in the block. The fabric still reports what a lease holds."""
     try:
         yield
     except OSError as error:
@@ -239,7 +239,7 @@ def _is_failed_operation(entry: JournalEntry) -> bool:
 
 
 def _collect_milestone_times(states: list[JournalEntry]) -> dict[str, float | None]:
-    """Return the time of each milestone in the last attempt. Each new choice of devices starts an attempt."""
+    """Return the time of each milestone in the last attempt. An attempt starts when devices are chosen."""
     times: dict[str, float | None] = dict.fromkeys(_MILESTONE_NAMES.values())
     for entry in states:
         if entry["state"] == "RESERVED":
@@ -263,8 +263,8 @@ class LeaseOwnership:
 
     def __init__(self, directory: Path, lease_id: str) -> None:
         """Acquire the lock. Raises Conflict, with the process that holds it, if it is taken."""
-        path = _lock_file(directory, lease_id)
-        # A process that only checks the ownership holds the lock for an instant, so several attempts are made.
+        path = _get_lock_path(directory, lease_id)
+        # A process that only checks the ownership holds the lock for a moment, so several attempts are made.
         self._descriptor = acquire_lock(path, attempts=5)
         if self._descriptor is None:
             raise Conflict(f"{lease_id} belongs to {read_lock_holder(path)}, which is alive", (lease_id,))
@@ -283,8 +283,8 @@ class LeaseOwnership:
 
 def is_owned(directory: Path, lease_id: str) -> bool:
     """Return True if a live process owns the lease."""
-    return is_locked(_lock_file(directory, lease_id))
+    return is_locked(_get_lock_path(directory, lease_id))
 
 
-def _lock_file(directory: Path, lease_id: str) -> Path:
+def _get_lock_path(directory: Path, lease_id: str) -> Path:
     return directory / f"{lease_id}.lock"

@@ -1,8 +1,9 @@
-"""Life cycle of a lease from request to release, and the only way to get one.
+"""Life cycle of a lease from request to release.
 
-`acquire_lease` takes a lease through the states of `journal.TRANSITIONS`. It records exact devices before it touches them, reads
-everything back, waits for devices that others hold, releases incomplete compositions, and takes over a lease that a dead process
-left. `release_lease` ends it. Leases that neither could end are released by `reconcile` at the next start.
+`acquire_lease` takes a lease through the states of `journal.TRANSITIONS`. It records the exact devices before it changes them,
+reads everything back, waits for devices that other parties hold, releases incomplete compositions, and takes over a lease that a
+dead process left behind. `release_lease` ends the lease. `reconcile` releases leases that neither function could end, at the next
+start.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from campaign.lease.journal import Journal, LeaseOwnership, LeaseState, is_owned
 from campaign.spec.hardware import Composition
 
 DEAD_LEASE_TIMEOUT_S = 15.0
-"""Time without activity after which processes stop waiting for a lease that could not be released."""
+"""Time without activity after which processes no longer wait for a lease that could not be released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +76,18 @@ def acquire_lease(
     max_attempts: int = MAX_ATTEMPTS,
     before_compose: Callable[[Collection[str]], None] | None = None,
 ) -> HeldLease:
-    """Acquire a lease, or take over the one with this id that a dead process left.
+    """Acquire a lease, or take over the lease with this id that a dead process left behind.
 
-    Raises the FabricError that ended the attempt, after everything was released.
+    After a failure, everything is released, and the FabricError that caused it is raised.
 
     Args:
         fabric: fabric of the system.
         request: request of the lease.
         journals_directory: directory of the lease journals.
-        wait_s: total time limit in seconds for waiting until others release devices.
+        wait_s: total time limit in seconds for waiting until other parties release devices.
         poll_s: poll interval in seconds.
-        on_wait: called with the current holder at the first wait, and when the holder has changed after a minute.
-        visibility_timeout_s: time limit in seconds until the hosts list the devices, used before and after one rescan.
+        on_wait: called with the current holder at the first wait, then once a minute if the holder has changed.
+        visibility_timeout_s: time limit in seconds until the hosts list the devices. It applies before and after one rescan.
         max_attempts: number of attempts with a failing fabric.
         before_compose: called with the chosen hosts before anything is attached to them.
     """
@@ -106,7 +107,7 @@ def acquire_lease(
 
 @dataclass
 class _Acquisition:
-    """One pass through the states, from PLANNED (or the state that a dead process left) to READY or back to nothing."""
+    """One pass through the states, from PLANNED or the state that a dead process left, to READY or a complete release."""
 
     fabric: Fabric
     request: LeaseRequest
@@ -129,20 +130,20 @@ class _Acquisition:
             raise
 
     def _read_state(self) -> tuple[LeaseState | None, Composition | None]:
-        """Return the state in the journal and the composition on the fabric. Raises Conflict if another party uses the id now."""
+        """Return the state in the journal and the composition on the fabric. Raises Conflict if another party uses the id."""
         state, composition = self.journal.state, self.fabric.read_back(self.request.lease_id)
         if composition is not None and state in (None, "RELEASED"):
             tag = self.fabric.list_lease_tags().get(self.request.lease_id)
-            owner = "somebody" if tag is None else f"{tag.owner} (campaign {tag.campaign})"
+            owner = "an unknown owner" if tag is None else f"{tag.owner} (campaign {tag.campaign})"
             raise Conflict(
-                f"{self.request.lease_id} is held by {owner}, and has no open journal at {self.journal.path}: another "
+                f"{self.request.lease_id} is held by {owner}, but {self.journal.path} shows no open lease; another "
                 "results directory uses this id, or the journal was removed",
                 (owner,),
             )
         return state, composition
 
     def _compose_with_retries(self) -> Composition:
-        """Compose until it succeeds, the time for waiting is over, or the fabric has failed too often."""
+        """Compose repeatedly until it succeeds, the waiting time is over, or the fabric has failed too often."""
         failures = 0
         while True:
             try:
@@ -163,9 +164,7 @@ class _Acquisition:
                 time.sleep(self.budget.poll_s)
 
     def _reject_dead_holders(self, holders: Collection[str]) -> None:
-        """Raise FabricError if all holders are failed leases that no process works on, which will never be released by
-        themselves.
-        """
+        """Raise FabricError if all holders are failed leases without an owner, because nothing will release them."""
         directory, causes = self.journal.path.parent, dict[str, str]()
         for holder in holders if set(holders) <= {*list_journaled_leases(directory)} else ():
             last_entry = (journal := Journal(directory, holder)).read_last_use()[-1]
@@ -179,10 +178,10 @@ class _Acquisition:
             causes[holder] = journal.first_fault
         if causes:
             holders_text = "; ".join(
-                f"{holder}, which failed and could not be released: {cause}" for holder, cause in causes.items()
+                f"{holder}, which could not be released: {cause}" for holder, cause in causes.items()
             )
             raise FabricError(
-                f"held by {holders_text}. 'campaign fabric reconcile SYSTEM --release' releases it once that is corrected"
+                f"held by {holders_text}; correct this, then run 'campaign fabric reconcile SYSTEM --release'"
             )
 
     def _compose_timed(self) -> Composition:
@@ -213,7 +212,7 @@ class _Acquisition:
         return self._verify_composition(self.fabric.read_back(self.request.lease_id))
 
     def _select_devices(self) -> Selection:
-        """Select exact devices for the request, without fenced ones (`FencedDevices`)."""
+        """Select exact devices for the request. Fenced devices are avoided."""
         fenced_devices, inventory = FencedDevices(self.journal.path.parent.parent), self.fabric.read_inventory()
         try:
             return self.fabric.select_devices(self.request, fenced_devices.mark_fenced(inventory))
@@ -228,36 +227,40 @@ class _Acquisition:
         """
         lease_id, configuration = self.request.lease_id, self.request.configuration
         if composition is None:
-            raise ProtocolViolation(f"{lease_id}: the fabric knows nothing of the lease after composing it")
+            raise ProtocolViolation(f"{lease_id}: the fabric does not report the lease after composing it")
         if shortfalls := composition.list_shortfalls(configuration):
             self.journal.enter_state("PARTIAL", obtained=composition.document())
-            raise ProtocolViolation(f"{lease_id}: read back less than composed: {'; '.join(shortfalls)}")
+            raise ProtocolViolation(f"{lease_id}: the fabric reports less than was composed: {'; '.join(shortfalls)}")
         if broken_devices := [device.fabric_id for device in composition.devices if device.health == "critical"]:
             self.journal.enter_state("PARTIAL", obtained=composition.document(), failed=broken_devices)
-            raise Unhealthy(f"{lease_id}: obtained broken devices: {', '.join(broken_devices)}", broken_devices)
+            raise Unhealthy(
+                f"{lease_id}: the fabric attached broken devices: {', '.join(broken_devices)}", broken_devices
+            )
         self.journal.enter_state("FABRIC_OK", obtained=composition.document())
-        if self._await_hosts(composition):
+        if self._ensure_visible_to_hosts(composition):
             # Facts from the hosts, such as the trained width of a link, are available only after the devices are visible.
             composition = self.fabric.read_back(lease_id) or composition
-        are_hosts_checked = bool(self.fabric.devices_to_verify(composition))
+        are_hosts_checked = bool(self.fabric.list_devices_to_verify(composition))
         self.journal.enter_state("HOST_VISIBLE", obtained=composition.document(), hosts_looked_at=are_hosts_checked)
         self.journal.enter_state("READY", mismatches=composition.list_mismatches(configuration, self.request.links))
         return composition
 
-    def _await_hosts(self, composition: Composition) -> bool:
-        """Wait until the hosts list all devices. Returns False if they did at the first check."""
-        if not self._wait_for_unseen(composition, 0.0):
+    def _ensure_visible_to_hosts(self, composition: Composition) -> bool:
+        """Wait until the hosts list all devices. Returns False if no wait was needed."""
+        if not self._wait_for_missing_devices(composition, 0.0):
             return False
-        missing = self._wait_for_unseen(composition, self.visibility_timeout_s)
+        missing = self._wait_for_missing_devices(composition, self.visibility_timeout_s)
         if missing:
             call_and_record(self.journal, "rescan", lambda: self.fabric.rescan_hosts(composition))
-            missing = self._wait_for_unseen(composition, self.visibility_timeout_s)
+            missing = self._wait_for_missing_devices(composition, self.visibility_timeout_s)
         if missing:
-            message = f"attached, but not seen by the host within {self.visibility_timeout_s:g} s, also after a rescan"
-            raise HostNotVisible(f"{self.request.lease_id}: {message}: {', '.join(missing)}", missing)
+            message = (
+                f"not visible to the host within {self.visibility_timeout_s:g} s of attaching, even after a rescan"
+            )
+            raise HostNotVisible(f"{self.request.lease_id}: {', '.join(missing)}: {message}", missing)
         return True
 
-    def _wait_for_unseen(self, composition: Composition, timeout_s: float) -> list[str]:
+    def _wait_for_missing_devices(self, composition: Composition, timeout_s: float) -> list[str]:
         """Poll until the hosts list all devices or a timeout is over, and return the missing ones."""
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -271,7 +274,7 @@ class _Acquisition:
     def _take_over(self, state: LeaseState | None, composition: Composition | None) -> Composition | None:
         """Take over the composition that exists under this lease id.
 
-        Returns None if there is none (any more), so that a new one can be composed.
+        Returns None if no composition exists or it was released, so that a new one can be composed.
         """
         if state in (None, "RELEASED"):
             self._record_request()
@@ -280,12 +283,12 @@ class _Acquisition:
         if composition is None:
             self.journal.enter_state("FABRIC_FREE")
         elif not self._matches_request():
-            self._abort("the lease of this id was for another configuration")
+            self._abort("the existing lease with this id was for another configuration")
         else:
             try:
                 return self._verify_composition(composition)
             except (ProtocolViolation, Unhealthy, HostNotVisible) as error:
-                self._abort(f"not worth taking over: {error}")
+                self._abort(f"the existing composition cannot be taken over: {error}")
         if self.journal.state == "LEAKED":
             leaked_devices = tuple(self.journal.make_document()["leaked"])
             raise PartialFailure(
@@ -310,9 +313,9 @@ class _Acquisition:
         return {name: value for name, value in asdict(self.request.configuration).items() if name != "system"}
 
     def _abort(self, reason: str) -> None:
-        """Release everything that the lease holds by now.
+        """Release everything that the lease holds now.
 
-        Afterwards the lease is FABRIC_FREE or LEAKED, or it had not begun.
+        Afterwards the lease is FABRIC_FREE or LEAKED, unless it had not begun.
         """
         if self.journal.state in ("PLANNED", "FABRIC_FREE", "RELEASED", "LEAKED", None):
             return
@@ -330,7 +333,7 @@ def mark_in_use(lease: HeldLease) -> None:
 
 
 def check_lease(fabric: Fabric, lease: HeldLease) -> tuple[str, ...]:
-    """Return the problems of the composition since it was READY (missing, broken or unseen devices). Empty if there are none.
+    """Return the missing, broken and invisible devices of the composition with their problems. Empty if there are none.
 
     Any problem makes the lease DEGRADED permanently, because results since the last check are invalid.
     """
@@ -343,7 +346,7 @@ def check_lease(fabric: Fabric, lease: HeldLease) -> tuple[str, ...]:
             return "no longer attached"
         if attached_devices[name].health == "critical":
             return "health critical"
-        return "" if name in visible_devices else "no longer seen by its host"
+        return "" if name in visible_devices else "no longer visible to its host"
 
     problem_by_device = {device.fabric_id: describe_problem(device.fabric_id) for device in lease.composition.devices}
     problem_by_device |= {} if composition is None else dict(composition.doubts)
@@ -356,9 +359,9 @@ def check_lease(fabric: Fabric, lease: HeldLease) -> tuple[str, ...]:
 def release_lease(
     fabric: Fabric, lease: HeldLease, *, wait_s: float = RELEASE_TIMEOUT_S, poll_s: float = 1.0
 ) -> dict[str, Any]:
-    """Release a lease and return its document, whose `state` is RELEASED, or LEAKED with the devices that leaked.
+    """Release a lease and return its document, whose `state` is RELEASED or LEAKED.
 
-    A repeated call only returns the document. Errors of the fabric are not raised.
+    The document lists leaked devices. A repeated call only returns the document. Errors of the fabric are not raised.
 
     Args:
         fabric: fabric of the system.

@@ -1,4 +1,4 @@
-"""Compositions made by hand, which stay after the process that composed them until they are released."""
+"""Compositions made by hand. They outlive the process that composed them, until they are released."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _WAIT_TIMEOUT_S = 30.0
 def _load_campaign_and_site(path: Path, root: Path, configuration: str | None = None) -> tuple[Campaign, Site]:
     """Load a campaign from a campaign file or a lease plan (.json), with its system.
 
-    If the campaign has several systems, that of the configuration is used. Raises ConfigError if no configuration is given then.
+    If the campaign has several systems, the system of the configuration is used. Raises ConfigError if none is given then.
     """
     campaign = campaign_part_from_lease_plan(read_lease_plan(path)) if path.suffix == ".json" else load_campaign(path)
     if not campaign.part:
         if configuration is None:
             raise ConfigError(
-                f"{path}: has several systems ({campaign.system_names}); give the system file of one of them"
+                f"{path}: the campaign has several systems ({campaign.system_names}); give the system file of one of them"
             )
         campaign = campaign.part_on(_find_configuration(campaign, configuration))
     return campaign, Site(campaign.system, root)
@@ -58,7 +58,9 @@ def _find_configuration(campaign: Campaign, name: str) -> Configuration:
     """Find a configuration of a campaign by its name. Raises ConfigError if there is none."""
     configurations = {configuration.name: configuration for configuration in campaign.configurations}
     if name not in configurations:
-        raise ConfigError(f"{campaign.path}: no configuration '{name}'; there are: {', '.join(configurations)}")
+        raise ConfigError(
+            f"{campaign.path}: the campaign has no configuration '{name}'; it has: {', '.join(configurations)}"
+        )
     return configurations[name]
 
 
@@ -82,15 +84,15 @@ def compose_kept_lease(
         kept_as: name under which the composition is kept, so that several of one configuration can exist.
     """
     campaign, site = _load_campaign_and_site(path, root, name)
-    known_hosts = [host for group in campaign.system.hosts for host in group.names()]
+    known_hosts = [host for group in campaign.system.hosts for host in group.list_names()]
     _find_configuration(campaign, name)
     if unknown_hosts := sorted(set(hosts) - set(known_hosts)):
-        message = f"no host {', '.join(unknown_hosts)}; there are: {', '.join(known_hosts)}"
-        raise ConfigError(f"system {campaign.system.name}: {message}")
+        message = f"has no host {', '.join(unknown_hosts)}; it has: {', '.join(known_hosts)}"
+        raise ConfigError(f"system {campaign.system.name} {message}")
     request = _make_kept_request(campaign, root, name, kept_as, hosts)
     marker = get_kept_marker(site.journals_directory, request.lease_id)
     was_kept = marker.exists()
-    # Marked in advance, so that 'release' finds a lease that a crash leaves half composed, and it is not taken for garbage.
+    # The lease is marked in advance, so that 'campaign release' finds it even if a crash leaves it half composed.
     make_directory(site.journals_directory)
     marker.touch()
     with site.open_fabric() as fabric:
@@ -104,7 +106,7 @@ def compose_kept_lease(
     other_hosts = [host.name for host in lease.composition.hosts if hosts and host.name not in hosts]
     if was_kept and other_hosts:
         raise FabricError(
-            f"{kept_as or name}: is kept already, and on {', '.join(other_hosts)}; 'campaign release' it first to have it elsewhere"
+            f"{kept_as or name}: already composed on {', '.join(other_hosts)}; use 'campaign release' before composing it elsewhere"
         )
     return document
 
@@ -128,7 +130,7 @@ def rehearse_compose(
         )
         lines = [f"# {host.host}: {', '.join(host.fabric_ids) or 'no device'}" for host in selection.hosts]
         if fabric.control_plane_access is None:
-            return [*lines, f"# a fabric of kind {site.fabric_kind} is asked nothing over the network"]
+            return [*lines, f"# a fabric of kind {site.fabric_kind} needs no requests over the network"]
         compose_requests, release_requests = fabric.control_plane_access.preview_requests(selection)
     for title, requests in (("to compose", compose_requests), ("to release", release_requests)):
         count = f"{len(requests)} request{'s' if len(requests) != 1 else ''}"
@@ -151,7 +153,7 @@ def release_kept_lease(path: Path, root: Path, name: str, kept_as: str | None = 
     if not marker.exists():
         if kept_as is None:
             _find_configuration(campaign, name)
-        return f"{kept_as or name}: nothing is kept; a campaign's own leases end by themselves (see 'campaign status')"
+        return f"{kept_as or name}: no composition is kept; a campaign's own leases end by themselves (see 'campaign status')"
     with site.open_fabric() as fabric:
         WaitBudget(_WAIT_TIMEOUT_S, 0.5, None).call_when_free(
             lambda: LeaseOwnership(site.journals_directory, kept_lease_id)
@@ -164,7 +166,7 @@ def release_kept_lease(path: Path, root: Path, name: str, kept_as: str | None = 
             devices_text = f" {', '.join(orphan.devices)}" if orphan.devices else ""
             reason_text = f" ({orphan.message})" if orphan.message else ""
             raise FabricError(
-                f"{kept_as or name}: the fabric would not release{devices_text}{reason_text}; try again later"
+                f"{kept_as or name}: the fabric did not release{devices_text}{reason_text}; try again later"
             )
     marker.unlink(missing_ok=True)
     return f"{kept_as or name}: released"
@@ -178,11 +180,15 @@ def release_orphans(path: Path, root: Path, *, dry_run: bool) -> list[str]:
         if not dry_run:
             with defer_ending_signals():
                 fabric.return_displaced_devices()
-    return [f"{o.lease_id}: {o.outcome.replace('_', ' ')} {', '.join(o.devices)} {o.message}".rstrip() for o in orphans]
+    return [
+        f"{orphan.lease_id}: {orphan.outcome.replace('_', ' ')} {', '.join(orphan.devices)}".rstrip()
+        + (f" ({orphan.message})" if orphan.message else "")
+        for orphan in orphans
+    ]
 
 
 def read_inventory(path: Path, root: Path) -> tuple[str, Capabilities, Inventory]:
-    """Return the system's name, the capabilities of its fabric, and the inventory with fenced devices as failed ones."""
+    """Return the system's name, the capabilities of its fabric, and the inventory with fenced devices marked as failed."""
     site = _load_site(path, root)
     with site.open_fabric() as fabric:
         return (
@@ -193,9 +199,9 @@ def read_inventory(path: Path, root: Path) -> tuple[str, Capabilities, Inventory
 
 
 def verify_compositions(path: Path, root: Path) -> list[Mapping[str, Any]]:
-    """Return every composition on the fabric as it is now, with its lease, holder, and devices as both ends report them.
+    """Return one document per composition on the fabric: its lease, owner, devices, and mismatches.
 
-    `find_visible_devices` is None if no host agent is configured.
+    `host_sees` of a device is None if no host agent is configured.
     """
     site = _load_site(path, root)
     documents: list[Mapping[str, Any]] = []
@@ -212,9 +218,9 @@ def verify_compositions(path: Path, root: Path) -> list[Mapping[str, Any]]:
 
 
 def _get_host_visibility(fabric: Fabric, composition: Composition) -> dict[str, bool]:
-    """Return True or False per device that the host should list, by the fabric id."""
+    """Return whether the host lists each device that it should list, by fabric id."""
     visible_devices = fabric.find_visible_devices(composition)
-    return {name: name in visible_devices for name in fabric.devices_to_verify(composition)}
+    return {name: name in visible_devices for name in fabric.list_devices_to_verify(composition)}
 
 
 def _make_device_documents(composition: Composition | None, visibility: Mapping[str, bool]) -> list[dict[str, Any]]:
@@ -237,7 +243,7 @@ def _find_mismatches(journal: Journal, composition: Composition | None) -> list[
     """Return the differences between a composition and its request."""
     requested_document = journal.make_document()["requested"]
     if composition is None:
-        return ["the fabric does not know this lease"]
+        return ["the fabric does not report this lease"]
     return (
         list(composition.list_mismatches(Configuration(**drop_layout(requested_document))))
         if requested_document

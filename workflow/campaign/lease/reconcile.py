@@ -1,6 +1,6 @@
-"""Release of leases without an owner, after kill -9, a power cut, or a fabric that refused to release.
+"""Release of leases without an owner, after kill -9, a power failure, or a fabric that refused to release.
 
-Only leases with a journal in this directory are touched, because only for them a missing owner is certain. Devices that another
+Only leases with a journal in this directory are changed, because only their lack of an owner is certain. Devices that another
 campaign or another party holds are left alone.
 """
 
@@ -29,7 +29,7 @@ class Orphan:
     Attributes:
         lease_id: id of the lease.
         campaign: campaign of the lease.
-        owner: owner in the fabric's mark or in the journal.
+        owner: owner in the tag on the fabric or in the journal.
         state: last state in the journal.
         devices: fabric ids of the devices that it holds.
         left_s: Unix time of its last activity.
@@ -63,12 +63,11 @@ def reconcile_leases(
     Args:
         fabric: fabric of the system.
         journals_directory: directory of the lease journals.
-        is_alive: returns True for the id of a lease with a live owner (`journal.is_owned` on this directory).
-        dry_run: lists the leases without releasing them.
+        is_alive: function that returns True for the id of a lease with a live owner, such as `journal.is_owned`.
+        dry_run: whether to list the leases without releasing them.
         grace_s: leases with activity in the last `grace_s` seconds are left alone.
-        unjournaled_owners: also list leases with this program's mark that have no journal here, and release those of these
-            owners.
-            Without a journal, a live owner cannot be distinguished from a dead one.
+        unjournaled_owners: owners whose leases to release even without a journal here. Leases of other owners without a journal are
+            then listed. Without a journal, a live owner cannot be distinguished from a dead one. None ignores such leases.
         wait_s: time limit in seconds for a busy fabric.
         poll_s: poll interval in seconds.
     """
@@ -87,17 +86,17 @@ def reconcile_leases(
             continue
         orphan = _make_orphan(lease_id, tags.get(lease_id), journals_directory)
         if (idle_s := time.time() - orphan.left_s) < grace_s:
-            message = f"active {idle_s:.0f} s ago; --grace 0 releases it all the same"
+            message = f"the lease was active {idle_s:.0f} s ago; --grace 0 releases it nevertheless"
             orphan = replace(orphan, outcome="too_young", message=message)
         elif lease_id not in journaled_ids and orphan.owner not in (unjournaled_owners or ()):
-            message = f"its owner may be using it, which only they can tell; if they do not, add --of {orphan.owner}"
+            message = f"the lease may be in use; ask its owner, and add --of {orphan.owner} if it is not"
             orphan = replace(orphan, outcome="other_owner", message=message)
         elif not dry_run:
             try:
                 with defer_ending_signals():
                     orphan = _end_lease(orphan, fabric, journals_directory, wait_s, poll_s)
             except Conflict:
-                continue  # another process has just taken it over, so it is not an orphan
+                continue  # Another process has just taken the lease over, so it is not an orphan.
             except FabricError as error:
                 orphan = replace(orphan, outcome="failed", message=str(error))
         orphans.append(orphan)
@@ -105,6 +104,7 @@ def reconcile_leases(
 
 
 def _make_orphan(lease_id: str, tag: Tag | None, journals_directory: Path) -> Orphan:
+    """Build the description of a lease without an owner from its tag on the fabric and its journal."""
     journal = Journal(journals_directory, lease_id)
     document, entries = journal.make_document(), journal.read_last_use()
     last_s = entries[-1]["time_s"] if entries else 0.0
@@ -126,7 +126,7 @@ def _end_lease(orphan: Orphan, fabric: Fabric, journals_directory: Path, wait_s:
         else:
             journal.enter_state("DETACHING")
             if leaked_devices := release_all(fabric, journal, wait_s=wait_s, poll_s=poll_s):
-                return replace(orphan, outcome="leaked", devices=leaked_devices, message=f"({journal.first_fault})")
+                return replace(orphan, outcome="leaked", devices=leaked_devices, message=journal.first_fault)
         journal.enter_state("RELEASED")
         return replace(orphan, outcome="released")
     finally:

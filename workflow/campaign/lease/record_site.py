@@ -1,4 +1,4 @@
-"""Recording of a site's control plane for the authors of its adapter: requests and answers as a document without names."""
+"""Recording of a site's control plane for the authors of its adapter, with requests and answers but without names."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class SiteRecording:
     Attributes:
         document: requests, answers and findings, with names replaced.
         findings: results of the checks.
-        names: names and their replacements (`names.replaced`).
+        names: names and their replacements.
     """
 
     document: dict[str, Any]
     findings: list[Finding]
-    names: Anonymizer
+    anonymizer: Anonymizer
 
 
 def record_site(
@@ -49,13 +49,13 @@ def record_site(
 ) -> SiteRecording:
     """Record all requests of an adapter and the answers.
 
-    Nothing is changed without a trial. Raises ConfigError for a fabric without a control plane, and for an impossible trial.
+    Nothing is changed without a trial. Raises ConfigError if the fabric has no control plane or the trial is impossible.
 
     Args:
         site: the system and its state.
         kept_words: words that are not replaced.
         trial: id of a free device and name of a host. The device is attached to the host and detached again.
-        report: called with errors in full, including names.
+        report: function that is called with complete error messages, which include names.
     """
     models = {entry.model for entry in site.system.pool}
     with site.open_fabric() as fabric:
@@ -67,10 +67,10 @@ def record_site(
         try:
             models |= {name for device in fabric.read_inventory().devices for name in (device.model, device.called)}
         except CampaignError as error:
-            report(f"names of models are replaced too, because the inventory could not be read: {error}")
+            report(f"model names are replaced too, because the inventory could not be read: {error}")
         spec = find_spec(list_fabric_modules()[site.fabric_kind])
         sources = (Path(spec.origin),) if spec is not None and spec.origin else ()
-        hosts = [name for group in site.system.hosts for name in group.names()]
+        hosts = [name for group in site.system.hosts for name in group.list_names()]
         names = Anonymizer(control.redact_secrets, (*models, *kept_words), (*hosts, current_owner()), sources)
         pool = [entry.model_dump(exclude_defaults=True) for entry in site.system.pool]
         system: dict[str, Any] = {"hosts": hosts, "pool": pool, "trial": list(trial or ())}
@@ -87,7 +87,7 @@ def walk_control_plane(
 ) -> Iterator[Finding]:
     """Read everything that an adapter reads, attach and detach one device on request, and yield the findings.
 
-    The findings have no names or times, because replaying a recording must give the same ones.
+    The findings contain no names or times, because replaying a recording must give the same findings.
 
     Args:
         fabric: open fabric.
@@ -140,15 +140,15 @@ def _run_trial(
     ]
     if trial_device is None or device not in free_devices:
         raise ConfigError(
-            f"--trial {device}: not a free device of the pool; free are: {', '.join(free_devices) or 'none'}"
+            f"--trial {device} is not a free device of the pool; free devices: {', '.join(free_devices) or 'none'}"
         )
     if host not in {candidate.name for candidate in inventory.hosts if candidate.holder is None}:
         free_hosts = ", ".join(candidate.name for candidate in inventory.hosts if candidate.holder is None)
-        raise ConfigError(f"--trial {host}: not a free host of the system; free are: {free_hosts or 'none'}")
+        raise ConfigError(f"--trial {host} is not a free host of the system; free hosts: {free_hosts or 'none'}")
     name = f"record.{int(time.time())}"
     configuration = Configuration(name, 1, 1, 0, 1, trial_device.model, "fabric", "local")
     selection = (
-        HostSelection(host, fabric=(device,)) if trial_device.computes else HostSelection(host, storage=(device,))
+        HostSelection(host, fabric=(device,)) if trial_device.can_compute else HostSelection(host, storage=(device,))
     )
     ownership, journal = LeaseOwnership(journals_directory, name), Journal(journals_directory, name)
     journal.enter_state("PLANNED", campaign="record", owner=current_owner(), requested=None)
@@ -183,12 +183,12 @@ def _detach_trial_device(fabric: Fabric, journal: Journal, report: Callable[[str
     """Release the device that a trial attached. Returns False if that failed, after reporting the error."""
     journal.enter_state("ABORTING")
     try:
-        leaked = fabric.release(journal.lease_id)
-        if not leaked:
+        leaked_devices = fabric.release(journal.lease_id)
+        if not leaked_devices:
             journal.enter_state("FABRIC_FREE")
             journal.enter_state("RELEASED")
         fabric.return_displaced_devices()
     except CampaignError as error:
         report(str(error))
         return False
-    return not leaked
+    return not leaked_devices

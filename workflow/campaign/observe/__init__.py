@@ -1,1 +1,1 @@
-"""Measurements beside the runs: telemetry of hosts and devices, the links of a composition, and a check of its devices."""
+"""Measurements in addition to the runs: telemetry of hosts and devices, settings of devices, and links of a composition."""

@@ -1,7 +1,7 @@
-"""Settings of NVIDIA devices that change their numbers, as the driver reports them. By UUID, never by number.
+"""Settings of NVIDIA devices that change their performance, as the driver reports them. Devices are identified by UUID.
 
-Unverified on hardware. NVML does not tell which clocks are locked (`nvidia-smi --lock-gpu-clocks`); under load, telemetry does
-(`device_clocks_set_share_pct`). Earlier Xid errors are in the kernel's log only; telemetry counts those that come.
+Unverified on hardware. NVML does not report locked clocks (`nvidia-smi --lock-gpu-clocks`), but telemetry shows them under load
+(`device_clocks_set_share_pct`). Earlier Xid errors are only in the kernel's log; telemetry counts new ones.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_proces
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
-    """Settings that change a device's numbers and persist; None if the device does not report one.
+    """Persistent settings that change a device's performance. A setting that the device does not report is None.
 
-    Args:
+    Attributes:
         uuid: UUID of the device.
         part_of: UUID of the whole device, for a part (MIG).
         address: PCI address as in /sys/bus/pci/devices.
         power_limit_w: power limit in force.
-        clock_sm_application_mhz: SM clock to set under load.
-        clock_memory_application_mhz: memory clock to set under load.
-        pcie_generation_max: maximum of device and slot together.
-        pcie_width_max: maximum of device and slot together.
+        clock_sm_application_mhz: SM clock under load that the user has set.
+        clock_memory_application_mhz: memory clock under load that the user has set.
+        pcie_generation_max: highest PCIe generation that both the device and its slot support.
+        pcie_width_max: largest PCIe width that both the device and its slot support.
     """
 
     uuid: str
@@ -58,7 +58,7 @@ class DeviceSettings:
 
 
 def list_local_devices(nvml: Any = None) -> dict[str, NvmlDevice]:
-    """List the NVIDIA devices of this host and their parts by UUID, empty without NVML.
+    """Return the NVIDIA devices of this host and their parts by UUID. The result is empty without NVML.
 
     Args:
         nvml: module with NVML's functions; None for the package.
@@ -69,7 +69,7 @@ def list_local_devices(nvml: Any = None) -> dict[str, NvmlDevice]:
 
 
 def read_local_settings(nvml: Any = None) -> list[DeviceSettings]:
-    """Read the settings of all NVIDIA devices of this host, empty without NVML."""
+    """Read the settings of all NVIDIA devices of this host. The result is empty without NVML."""
     nvml = nvml or load_nvml()[0]
     return [read_settings(nvml, device) for device in list_local_devices(nvml).values()] if nvml else []
 

@@ -1,7 +1,7 @@
-"""NVML, the library of NVIDIA's driver, through the package nvidia-ml-py: the devices of this host by their UUIDs, their numbers.
+"""Devices of this host and their counters through NVML, the library of NVIDIA's driver (package nvidia-ml-py).
 
-Unverified on hardware: written against the NVML API Reference Guide and nvidia-ml-py 13, tested on a stand-in. A device that is
-divided (MIG) is followed by its parts, which have UUIDs of their own and only some of its counters.
+Unverified on hardware: written for the NVML API Reference Guide and nvidia-ml-py 13, and tested with a substitute. A divided device
+(MIG) is followed by its parts, which have their own UUIDs and only some of its counters.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_ALL_LINKS = 0xFFFFFFFF
-_MAX_NVLINK_BYTES_PER_S = 1e12  # of all links of a device in one direction, rounded up
-_DRIVER_PATHS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
-# Type of a field's value -> its name in the union, and how many bits it has (a C long of Linux has 64).
+_ALL_LINKS_SCOPE = 0xFFFFFFFF
+_MAX_NVLINK_BYTES_PER_S = 1e12
+"""Upper bound of the rate of all links of a device in one direction."""
+_NVIDIA_DRIVER_PATHS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
+# Name in the union and number of bits by type of a field's value. A C long has 64 bits on Linux.
 _VALUE_TYPES = {
     **{"DOUBLE": ("dVal", 64), "UNSIGNED_INT": ("uiVal", 32), "UNSIGNED_LONG": ("ulVal", 64)},
     **{"UNSIGNED_LONG_LONG": ("ullVal", 64), "SIGNED_LONG_LONG": ("sllVal", 64), "SIGNED_INT": ("siVal", 32)},
@@ -25,12 +26,12 @@ _VALUE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class NvmlDevice:
-    """One NVIDIA device, or one part of a divided one (MIG).
+    """One NVIDIA device, or one part of a divided device (MIG).
 
-    Args:
+    Attributes:
         uuid: UUID.
         handle: NVML's handle.
-        whole: UUID of the device that this is a part of; empty for a whole device.
+        parent_uuid: UUID of the device that this is a part of; empty for a whole device.
     """
 
     uuid: str
@@ -38,25 +39,25 @@ class NvmlDevice:
     parent_uuid: str = ""
 
 
-def load_nvml(drivers: Sequence[str] = _DRIVER_PATHS) -> tuple[Any, str]:
+def load_nvml(drivers: Sequence[str] = _NVIDIA_DRIVER_PATHS) -> tuple[Any, str]:
     """Import NVML's Python package, and return it with the reason if it is missing.
 
     Both are empty on a host without an NVIDIA driver.
     """
-    # Loading the package takes longer than everything else that a sampler does at its start.
+    # Importing the package takes longer than everything else that a sampler does at its start.
     if not any(Path(driver).exists() for driver in drivers):
         return None, ""
     try:
         import pynvml  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError:
-        return None, "the package nvidia-ml-py is not installed there"
+        return None, "the package nvidia-ml-py is not installed on the host"
     return pynvml, ""
 
 
 def list_devices(nvml: Any) -> list[NvmlDevice]:
-    """List the devices in NVML's order, which is that of PCI addresses, each followed by its parts.
+    """List the devices in NVML's order, which is that of PCI addresses. Each device is followed by its parts.
 
-    Devices that do not answer are left out. Raises NVMLError if the driver does not answer.
+    Devices that do not respond are left out. Raises NVMLError if the driver does not respond.
     """
     nvml.nvmlInit()
     devices = []
@@ -69,7 +70,7 @@ def list_devices(nvml: Any) -> list[NvmlDevice]:
 
 
 def _list_parts(nvml: Any, handle: Any) -> list[tuple[str, Any]]:
-    """List UUID and handle of each part (MIG) of a device."""
+    """Return the UUID and handle of each part (MIG) of a device."""
     if not (call_or_none(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]) or 0):
         return []
     parts = []
@@ -89,7 +90,7 @@ def call_or_none(nvml: Any, call: Callable[[], T]) -> T | None:
 
 
 def decode_text(value: Any) -> str:
-    """Return a text of NVML as a string."""
+    """Return a text value of NVML as a string."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
@@ -102,7 +103,7 @@ def read_fields(nvml: Any, handle: Any, numbers: Sequence[Any]) -> list[tuple[fl
         numbers: field numbers, or pairs with a scope.
 
     Returns:
-        The value and the bits of its type per field, or None if the device does not have it.
+        The value and the number of bits of its type for each field, or None if the device does not have the field.
     """
     values = nvml.nvmlDeviceGetFieldValues(handle, list(numbers))
     return [
@@ -112,40 +113,40 @@ def read_fields(nvml: Any, handle: Any, numbers: Sequence[Any]) -> list[tuple[fl
 
 
 def convert_field_value(nvml: Any, value: Any) -> tuple[float, int]:
-    """Return the number in a field value and the bits of its type. Raises ValueError for an unknown type."""
+    """Return the number in a field value, and the number of bits of its type. Raises ValueError for an unknown type."""
     return convert_union_value(nvml, value.value, value.valueType)
 
 
 def convert_union_value(nvml: Any, union: Any, value_type: int) -> tuple[float, int]:
-    """Return the number in the union of a sample and the bits of its type. Raises ValueError for an unknown type."""
+    """Return the number in the union of a sample, and the number of bits of its type. Raises ValueError for an unknown type."""
     for kind, (name, bits) in _VALUE_TYPES.items():
         if value_type == getattr(nvml, f"NVML_VALUE_TYPE_{kind}", None):
             return getattr(union, name), bits
-    raise ValueError(f"a value of NVML's type {value_type}")
+    raise ValueError(f"NVML value type {value_type} is unknown")
 
 
 class UnwrappedCounter:
-    """Counter that wraps at 2^32 or 2^64, unwrapped between two readings wherever that is unambiguous.
+    """Counter that wraps at 2^32 or 2^64. Wraps between two readings are corrected if that is unambiguous.
 
-    The type of a value gives its maximum width, not its true one: until a value needs more than 32 bits, the counter may have
-    32. Two readings determine the increment only if the link cannot move 2^bits between them.
+    The type of a value gives only the maximum width of the counter. Until a value needs more than 32 bits, the counter may have
+    32. Two readings determine the increment only if the link cannot transfer 2^bits between them.
 
     Args:
-        most_per_s: rate that the counter cannot exceed.
+        max_per_s: rate that the counter cannot exceed.
     """
 
     def __init__(self, max_per_s: float) -> None:
-        self._max_per_s = 1.2 * max_per_s  # a look may be late by some milliseconds
+        self._max_per_s = 1.2 * max_per_s  # A reading may be late by some milliseconds.
         self._last_reading: tuple[float, int] | None = None
         self._bits = 32
 
     def add_reading(self, now_s: float, value: int, bits: int) -> int | None:
-        """Return the increment since the last reading, 0 for the first one, or None if it is ambiguous.
+        """Return the increment since the last reading, 0 for the first reading, or None if it is ambiguous.
 
         Args:
-            now_s: time by a monotonic clock.
-            value: value read (see `read_fields`).
-            bits: bits of its type.
+            now_s: time in seconds of a monotonic clock.
+            value: value of the counter (see `read_fields`).
+            bits: number of bits of its type.
         """
         self._bits = bits if value >= 2**32 else min(bits, self._bits)
         last_reading, self._last_reading = self._last_reading, (now_s, value)
@@ -163,14 +164,14 @@ class UnwrappedCounter:
 
 
 class CounterSum:
-    """Sum of several byte counters of one device, e.g. those of its links. Unsupported fields are left out.
+    """Sum of several byte counters of one device, e.g. of its links. Unsupported fields are left out.
 
     Args:
         nvml: NVML's Python package.
         handle: handle of the device.
-        numbers: fields of the counters.
+        numbers: field numbers of the counters.
         factor: bytes per unit of the counters.
-        most_per_s: rate that no counter exceeds, in bytes per second.
+        max_bytes_per_s: rate that no counter exceeds, in bytes per second.
     """
 
     def __init__(self, nvml: Any, handle: Any, numbers: Sequence[Any], factor: int, max_bytes_per_s: float) -> None:
@@ -186,11 +187,11 @@ class CounterSum:
     def read_total(self, now_s: float) -> int | None:
         """Return the bytes since the first reading, or None if a counter is not reported this time.
 
-        After an ambiguous interval the total restarts below all earlier values, so that no rate is computed over this gap: a
-        missed wrap would look like a low rate. Raises NVMLError if the device does not answer.
+        After an ambiguous interval, the total restarts below all earlier values, so that no rate is computed over this gap. A
+        missed wrap would look like a low rate. Raises NVMLError if the device does not respond.
 
         Args:
-            now_s: time by a monotonic clock.
+            now_s: time in seconds of a monotonic clock.
         """
         values = read_fields(self._nvml, self._handle, list(self._counters))
         if None in values:
@@ -212,12 +213,13 @@ class CounterSum:
 
 
 _PCIE_LANE_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 1e9, 4: 2e9, 5: 4e9, 6: 8e9}
-"""Bytes per second of one lane and direction by generation, rounded up to what the line carries."""
+"""Bytes per second of one lane and direction by generation, rounded up to the raw rate of the line."""
 
 
-def max_pcie_bytes_per_s(nvml: Any, handle: Any) -> float:
-    """Return the rate that this device's PCIe link cannot exceed per direction (bytes per second); unknown links count as the
-    fastest.
+def find_max_pcie_bytes_per_s(nvml: Any, handle: Any) -> float:
+    """Return the rate (bytes per second) that this device's PCIe link cannot exceed in one direction.
+
+    An unknown link is assumed to be the fastest.
     """
     generation = call_or_none(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
     width = call_or_none(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
@@ -225,8 +227,8 @@ def max_pcie_bytes_per_s(nvml: Any, handle: Any) -> float:
 
 
 def create_pcie_counters(nvml: Any, handle: Any) -> dict[str, CounterSum]:
-    """Create the supported byte counters of PCIe, received and sent as the device sees them, by quantity."""
-    max_bytes_per_s = max_pcie_bytes_per_s(nvml, handle)
+    """Return the supported byte counters of PCIe by quantity. Received and sent are from the device's point of view."""
+    max_bytes_per_s = find_max_pcie_bytes_per_s(nvml, handle)
     counters_by_quantity = {
         f"pcie_{direction}_bytes": CounterSum(
             nvml, handle, [getattr(nvml, f"NVML_FI_DEV_PCIE_COUNT_{name}_BYTES")], 1, max_bytes_per_s
@@ -238,14 +240,17 @@ def create_pcie_counters(nvml: Any, handle: Any) -> dict[str, CounterSum]:
 
 
 def create_nvlink_counters(nvml: Any, handle: Any) -> dict[str, CounterSum]:
-    """Create byte counters over all NVLinks of a device, by quantity. They count data in KiB, or on newer devices all bytes per
-    link.
+    """Return byte counters over all NVLinks of a device, by quantity.
+
+    Older devices count data in KiB for all links together. Newer devices count all bytes of each link.
     """
     counters_by_quantity = {}
-    for direction, old, new in (("received", "RX", "RCV"), ("sent", "TX", "XMIT")):
-        number = getattr(nvml, f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{old}", None)
-        counters = CounterSum(nvml, handle, [(number, _ALL_LINKS)], 1024, _MAX_NVLINK_BYTES_PER_S) if number else None
-        number = getattr(nvml, f"NVML_FI_DEV_NVLINK_COUNT_{new}_BYTES", None)
+    for direction, old_direction, new_direction in (("received", "RX", "RCV"), ("sent", "TX", "XMIT")):
+        number = getattr(nvml, f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{old_direction}", None)
+        counters = (
+            CounterSum(nvml, handle, [(number, _ALL_LINKS_SCOPE)], 1024, _MAX_NVLINK_BYTES_PER_S) if number else None
+        )
+        number = getattr(nvml, f"NVML_FI_DEV_NVLINK_COUNT_{new_direction}_BYTES", None)
         if not counters and number:
             links = [(number, link) for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18))]
             counters = CounterSum(nvml, handle, links, 1, _MAX_NVLINK_BYTES_PER_S)

@@ -1,7 +1,7 @@
 """Expected duration and cost of a campaign, from medians of earlier runs and leases. Pure.
 
 The expected duration of a run is the median of earlier runs of its cell, or of its workload on the same number of devices, or of
-its workload. Otherwise it is `estimate_run_s` of the workload file, or unknown. Runs of other cells count if they used the same
+its workload. Otherwise it is `run_s` of the workload file, or unknown. Runs of other cells count if they used the same
 model of device behind the same kind of fabric. Composition and release take the median of earlier leases with the same number of
 devices and the same kind of fabric, or recorded times of the fabric's operations. The other parts of a lease (queue, start, time
 between runs) are medians of leases, and count as zero before the first lease.
@@ -118,7 +118,7 @@ class UnknownDurations:
 
     def suggest_remedy(self) -> str:
         """Suggest how to get the missing durations."""
-        prior = "set `estimate_run_s` in the workload file, " if self.runs else ""
+        prior = "set `run_s` in the workload file, " if self.runs else ""
         return f"{prior}learn from other results (--learn-from), or measure a few cells first (--where)"
 
 
@@ -393,7 +393,7 @@ class ChargeCalculator:
                 (hardware.devices * forecast.expected_s + hardware.devices_in_job * in_job_s) / 3600, 6
             )
             host_hours = round((hardware.hosts * forecast.expected_s + hardware.hosts_in_job * in_job_s) / 3600, 6)
-            price_per_h = system.price_per_h(configuration) if self._campaign.currency else None
+            price_per_h = system.compute_price_per_h(configuration) if self._campaign.currency else None
             price = price_per_h and round(device_hours * price_per_h / configuration.devices, 6)
         return LeaseCharge(
             hosts=configuration.hosts,
@@ -426,7 +426,7 @@ def _find_held_hardware(system: SystemFile, configuration: Configuration, hosts:
         built_in = {
             name: sum(device.count for device in group.devices if device.kind == "gpu")
             for group in system.hosts
-            for name in group.names()
+            for name in group.list_names()
         }
         built_in_devices = max(used_built_in, sum(built_in.get(name, 0) for name in hosts))
         idle += sum(built_in[name] for name in donors)

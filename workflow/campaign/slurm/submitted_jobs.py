@@ -103,10 +103,12 @@ def _read(results: Results, lease: str) -> SubmittedJob | None:
 
 
 def write(results: Results, job: SubmittedJob) -> None:
+    """Write the job that a lease waits for, in place of an earlier one."""
     write_json(_path(results, job.lease), asdict(job))
 
 
 def remove(results: Results, lease: str) -> None:
+    """Remove the job of a lease. Do nothing if there is none."""
     _path(results, lease).unlink(missing_ok=True)
 
 

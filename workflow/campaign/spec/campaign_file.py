@@ -1,4 +1,4 @@
-"""The keys of a campaign file. The text under each key is its description in the reference and the JSON Schema."""
+"""Keys of a campaign file. The text under each key is its description in the reference page and in the JSON Schema."""
 
 from __future__ import annotations
 
@@ -9,59 +9,63 @@ from pydantic import BeforeValidator, Field, model_validator
 from campaign.common.accelerators import AcceleratorKind
 from campaign.common.paths import SCRIPTS
 from campaign.spec.cell import Attach, Scalar, Storage
-from campaign.spec.fields import AxisName, Count, FileModel, Label, Many, Name, Precision, as_typed
+from campaign.spec.fields import AxisName, Count, FileModel, Label, Name, OneOrMore, Precision, check_label_spelling
 from campaign.spec.metric import Better, Scaling
 
 
 class Shape(FileModel):
-    """Requested hardware, declared by shape. A list in any key expands to one configuration per value (their product, or `zip`)."""
+    """Shape of the requested hardware. Lists expand to one configuration per combination of their values, or per `zip` step."""
 
     name: Name | None = None
-    """Name of the configuration, for a single shape without lists. Default: a name made from the shape, such as `2x2-fabric`. With
-    several systems, the name begins with that of the system, unless `system` names one: `grace-2x2-local`."""
-    system: Many[Name] | None = None
-    """Of several systems, the one, or those, that the shape is for. Default: each that can hold it; the plan lists the others."""
-    hosts: Many[Count] = (1,)
-    """Number of hosts. All have the same devices."""
-    devices_per_host: Many[Count] = (1,)
-    """Devices attached to each host."""
-    devices_used: Many[Count | Literal["all"]] = ("all",)
-    """Devices of each host that a run uses; fewer than `devices_per_host` measure part of a host. The host's own are used first."""
-    device: Many[Name] | None = None
-    """Device model. Default: the only model of the system."""
-    attach: Many[Attach] = ("local",)
-    """`local`: devices built into the hosts; `fabric`: devices from the pool; `hybrid`: both. `fabric-p2p` and `hybrid-p2p`: pooled
-    devices of a host also reach each other through the fabric, where its control plane can set that; without, it is off there."""
-    local_devices_per_host: Many[Annotated[int, Field(ge=0, le=4096)]] | None = None
-    """With `hybrid` or `hybrid-p2p`: how many of `devices_per_host` are built into the host. Default: half."""
-    storage: Many[Storage] = ("local",)
-    """`local`: the host's disk; `nvme`: its own NVMe drive; `fabric-nvme`: a drive attached from the pool."""
+    """Name of the configuration, for a single shape without lists. Default: a name made from the shape, such as `2x2-fabric`. If
+    the campaign has several systems and `system` does not name one, the name begins with that of the system: `grace-2x2-local`."""
+    system: OneOrMore[Name] | None = None
+    """Systems that the shape is for, if the campaign has several. Default: every system with enough devices. The plan lists the
+    systems that are left out."""
+    hosts: OneOrMore[Count] = (1,)
+    """Number of hosts. All hosts have the same devices."""
+    devices_per_host: OneOrMore[Count] = (1,)
+    """Number of devices attached to each host."""
+    devices_used: OneOrMore[Count | Literal["all"]] = ("all",)
+    """Number of devices per host that a run uses. A number below `devices_per_host` measures a part of each host; local devices are
+    used first."""
+    device: OneOrMore[Name] | None = None
+    """Device model. Default: the model of the system, if it has only one."""
+    attach: OneOrMore[Attach] = ("local",)
+    """Attachment of the devices. `local`: devices built into the hosts; `fabric`: devices from the pool; `hybrid`: both.
+    `fabric-p2p` and `hybrid-p2p` turn on peer-to-peer transfers between the pooled devices of a host through the fabric. Without
+    `-p2p`, these are turned off, if the control plane can set this."""
+    local_devices_per_host: OneOrMore[Annotated[int, Field(ge=0, le=4096)]] | None = None
+    """Number of the `devices_per_host` that are built into the host, with `hybrid` or `hybrid-p2p`. Default: half of them."""
+    storage: OneOrMore[Storage] = ("local",)
+    """Storage that runs use. `local`: the disk of the host; `nvme`: an NVMe drive built into the host; `fabric-nvme`: a drive
+    attached from the pool."""
     zip: tuple[tuple[str, ...], ...] = ()
-    """Keys whose lists advance together instead of being multiplied, such as `[hosts, devices_per_host]`."""
+    """Groups of keys whose lists advance together instead of being multiplied, such as `[hosts, devices_per_host]`."""
 
 
 class Axes(FileModel):
-    """The axes of the matrix. A list in any of them expands."""
+    """Axes of the matrix. Every combination of the listed values is a cell."""
 
-    configuration: Many[Name] | None = None
-    """Configurations to measure, by name. Default: all that are declared."""
-    workload: Many[Name]
+    configuration: OneOrMore[Name] | None = None
+    """Names of the configurations to measure. Default: all declared configurations."""
+    workload: OneOrMore[Name]
     """Names of workload files."""
-    batch: Many[Count] = (1,)
-    """Samples per device and step. The global batch is this times the number of ranks. Cells of services have batch 1."""
-    precision: Many[Precision] = ("fp32",)
+    batch: OneOrMore[Count] = (1,)
+    """Samples per device and step. The global batch is this number times the number of ranks. Cells of services have batch 1."""
+    precision: OneOrMore[Precision] = ("fp32",)
     """Number format of the arithmetic."""
-    options: dict[AxisName, Many[Scalar]] = Field(default_factory=dict)
-    """Further axes: options that every workload of the campaign knows."""
+    options: dict[AxisName, OneOrMore[Scalar]] = Field(default_factory=dict)
+    """Further axes. Each must be an option of every workload in the campaign."""
 
 
 class AxesOverride(FileModel):
-    """Values that replace those of the campaign's axes."""
+    """Axis values that replace those of the campaign."""
 
-    batch: Many[Count] | None = None
-    """Other batches."""
-    precision: Many[Precision] | None = None
-    """Other precisions."""
+    batch: OneOrMore[Count] | None = None
+    """Batches for these cells."""
+    precision: OneOrMore[Precision] | None = None
+    """Precisions for these cells."""
 
 
 class Override(FileModel):
@@ -70,222 +74,235 @@ class Override(FileModel):
     when: str
     """Predicate over the axes. With `axes`, it may use only the workload and the shape of the configuration."""
     axes: AxesOverride | None = None
-    """Other values of an axis for these cells."""
+    """Axis values that replace those of the campaign for these cells."""
     warmup_steps: Annotated[int, Field(ge=0, le=100_000)] | None = None
-    """Replaces the protocol's."""
+    """Replaces `protocol.warmup_steps`."""
     warmup_steps_max: Annotated[int, Field(ge=20, le=1_000_000)] | None = None
-    """Replaces the protocol's."""
+    """Replaces `protocol.warmup_steps_max`."""
     measured_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Replaces the protocol's."""
+    """Replaces `protocol.measured_steps`."""
     warmup_min_s: Annotated[float, Field(ge=0, le=3600)] | None = None
-    """Replaces the protocol's."""
+    """Replaces `protocol.warmup_min_s`."""
     measured_min_s: Annotated[float, Field(ge=0, le=3600)] | None = None
-    """Replaces the protocol's."""
+    """Replaces `protocol.measured_min_s`."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Replaces the protocol's."""
+    """Replaces `protocol.repetitions`."""
     compositions: Annotated[int, Field(ge=1, le=999)] | None = None
-    """Replaces the protocol's."""
+    """Replaces `protocol.compositions`."""
     target_half_width_pct: Annotated[float, Field(gt=0, lt=100)] | None = None
-    """Replaces the protocol's."""
+    """Replaces `protocol.target_half_width_pct`."""
     repetitions_min: Annotated[int, Field(ge=2, le=1000)] | None = None
-    """Replaces the protocol's."""
+    """Replaces `protocol.repetitions_min`."""
     time_limit_s: Annotated[float, Field(gt=0)] | None = None
-    """Replaces the protocol's."""
+    """Replaces `protocol.time_limit_s`."""
 
 
 class Exclusion(FileModel):
-    """Cells that are not measured, and the reason."""
+    """Cells that are not measured, with the reason."""
 
     when: str
     """Predicate over the axes, such as `precision == 'tf32' and device == 'p100'`."""
     why: str
-    """The reason. The plan and the report show it."""
+    """Reason, shown in the plan and in the report."""
 
 
 class LinkMeasurement(FileModel):
-    """The stage that measures the links of compositions: matrices of bandwidth and latency between its devices and to their
-    hosts, and all-reduce against message size."""
+    """Stage that measures the links of a composition.
+
+    It measures bandwidth and latency between all devices and to their hosts, and all-reduce by message size.
+    """
 
     when: tuple[Literal["before", "after"], ...] | None = None
-    """Before the runs of a composition, after them, or both; `[]`: never. Default: before, if the campaign has a `train`
-    workload, since the stage needs PyTorch."""
+    """Time of the stage: before the runs of a composition, after them, or both. `[]` turns the stage off. Default: before, if the
+    campaign has a `train` workload, because the stage needs PyTorch; otherwise off."""
     compositions: Literal["first", "all"] = "first"
-    """With several compositions of a configuration: measure the links of the first one, or of each. The stage takes as long as
-    several runs."""
-    sizes_bytes: Many[Annotated[int, Field(ge=8, le=2**30)]] | None = None
-    """Message sizes, each rounded down to whole fp32 numbers. The smallest gives the latency, the largest the bandwidth. Default:
-    8 B, 4 KiB, 64 KiB, 1 MiB, 16 MiB, 64 MiB, and between GPUs 256 MiB; on CPU cores, 64 MiB are beyond every cache."""
+    """Compositions of a configuration whose links are measured: the first one or all. The stage takes as long as several runs."""
+    sizes_bytes: OneOrMore[Annotated[int, Field(ge=8, le=2**30)]] | None = None
+    """Message sizes in bytes, each rounded down to whole fp32 numbers. The smallest size gives the latency, the largest the
+    bandwidth. Default: 8 B, 4 KiB, 64 KiB, 1 MiB, 16 MiB and 64 MiB, and 256 MiB as well between GPUs."""
     repeats: Annotated[int, Field(ge=3, le=1000)] = 5
-    """Timed repeats of each size; their median counts."""
+    """Timed repeats per message size. The result is their median."""
     warmup: Annotated[int, Field(ge=0, le=1000)] = 2
-    """Warm-up repeats of each size, which are not timed."""
+    """Untimed warm-up repeats per message size."""
     budget_s: Annotated[float, Field(gt=0)] = 30.0
-    """Time limit of the stage. Sizes that do not fit are left out and reported."""
-    tools: Many[Literal["torch", "p2pBandwidthLatencyTest", "nvbandwidth", "nccl-tests", "osu"]] = ("torch",)
-    """Measuring programs: the built-in `torch`, or programs installed on the hosts. Missing programs are reported."""
+    """Time limit of the stage in seconds. Sizes that do not fit into it are left out and reported."""
+    tools: OneOrMore[Literal["torch", "p2pBandwidthLatencyTest", "nvbandwidth", "nccl-tests", "osu"]] = ("torch",)
+    """Benchmark programs: the built-in `torch`, or programs installed on the hosts. Missing programs are reported."""
     tolerance_pct: Annotated[float, Field(gt=0, lt=100)] = 25.0
-    """A link that is slower than expected for its type by more than this is flagged in every record of the composition."""
+    """Tolerance in percent. A link that is slower than expected for its type by more than this is flagged in every record of the
+    composition."""
 
-    def sizes_on(self, runs_on: AcceleratorKind) -> tuple[int, ...]:
+    def get_message_sizes(self, runs_on: AcceleratorKind) -> tuple[int, ...]:
+        """Return the message sizes in bytes for this kind of device."""
+        # CPU caches are smaller than 64 MiB. GPUs need larger messages to reach their full bandwidth.
         return self.sizes_bytes or (8, 4096, 65536, 2**20, 2**24, 2**26, *([] if runs_on == "cpu" else [2**28]))
 
 
 class ReferenceMeasurement(FileModel):
-    """One cell that is measured in every composition, whatever the configuration: on the first device of its first host. It shows
-    whether the system drifts while the campaign lasts. Its runs are in no figure of the matrix."""
+    """Reference cell, measured in every composition on the first device of the first host.
+
+    It shows whether the system drifts during the campaign. Figures of the matrix do not contain its runs.
+    """
 
     workload: Name
-    """One of the campaign's workloads. A short one costs least."""
+    """One of the campaign's workloads, preferably a short one."""
     batch: Count = 1
     """Samples per step."""
     precision: Precision = "fp32"
     """Number format of the arithmetic."""
     options: dict[AxisName, Scalar] = Field(default_factory=dict)
-    """Options of the workload, where they differ from its file."""
+    """Options of the workload that differ from its file."""
     repetitions: Annotated[int, Field(ge=1, le=99)] = 2
-    """Runs in every composition, spread evenly over its time: of two, one is the first and one the last of all runs there."""
+    """Runs per composition, spread evenly over its duration. With 2, they are the first and the last run of the composition."""
     adjust: bool = False
-    """Divide the cost of each run (its time per unit of work) by that of the reference in the same composition before cells are
-    compared. This removes drift, and adds the noise of the reference; captions say so. For primary metrics that are rates or times.
-    Changing it measures nothing again."""
+    """Divide the cost of each run (its time per unit of work) by the cost of the reference in the same composition before cells are
+    compared. This removes drift but adds the noise of the reference, as captions state. It requires a primary metric that is a rate
+    or a time. Changing this key repeats no measurement."""
 
 
 class Requirement(FileModel):
-    """What a composition has to reach before anything else is measured on it, such as a least rate of HPL or of a test of links.
-    Where it does not, nothing is recorded of it. It is composed and tried again (`attempts`); the manifest has the reason."""
+    """Requirement that every composition must meet before its cells are measured, such as a minimum HPL rate.
+
+    If a composition does not meet it, nothing is recorded on it, and the lease is composed again (`attempts`). The manifest states
+    the reason.
+    """
 
     workload: Name
-    """One of the campaign's workloads. All its cells of a configuration have to pass; the first run of each is made first."""
+    """One of the campaign's workloads. All its cells on the configuration must pass. Their first runs are the first runs of the
+    composition."""
     metric: AxisName = "throughput_per_s"
-    """The number that counts."""
+    """Metric that is checked."""
     at_least: float | None = None
-    """Its least value; either this or `at_most`."""
+    """Minimum of the metric. Give either this or `at_most`."""
     at_most: float | None = None
-    """Its largest value, for latencies and times."""
+    """Maximum of the metric, for latencies and times."""
     per_device: bool = False
-    """The value is for each device of the run: 2 devices have to reach twice as much."""
+    """Apply the limit per device of the run, so that 2 devices must reach twice the value."""
     when: str | None = None
-    """Predicate over the axes of the workload's cells, such as `device == 'a100-40gb'`. Default: all."""
+    """Predicate that selects cells of the workload, such as `device == 'a100-40gb'`. Default: all its cells."""
 
     @model_validator(mode="after")
-    def _one_limit(self) -> Requirement:
+    def _check_limits(self) -> Requirement:
         if (self.at_least is None) == (self.at_most is None):
-            raise ValueError("give either 'at_least' or 'at_most'")
+            raise ValueError("either 'at_least' or 'at_most' is required, and not both")
         return self
 
 
 class Protocol(FileModel):
-    """How each cell is measured."""
+    """Protocol by which each cell is measured."""
 
     warmup_steps: Annotated[int, Field(ge=0, le=100_000)] = 5
     """Warm-up steps, which are not timed."""
     warmup_steps_max: Annotated[int, Field(ge=20, le=1_000_000)] | None = None
-    """Go on warming up, `warmup_steps` at a time (at least 4), until step times show no trend, but make no more warm-up steps than
-    this. At least 5 such chunks are made. A run that reaches the maximum with a trend is measured and flagged. For `train` and
-    `synthetic` workloads; other programs make their own warm-up. Default: every warm-up has `warmup_steps`."""
+    """Maximum number of warm-up steps. The warm-up continues in chunks of `warmup_steps` (at least 4 steps each, at least 5 chunks)
+    until step times show no trend. A run that reaches the maximum with a trend is measured and flagged. This applies to `train` and
+    `synthetic` workloads, because other programs do their own warm-up. Default: every warm-up has exactly `warmup_steps`."""
     measured_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 20
-    """Steps that are timed."""
+    """Timed steps per run."""
     warmup_min_s: Annotated[float, Field(ge=0, le=3600)] | None = None
-    """Seconds that a warm-up lasts at least, its first step aside: more warm-up steps are made until then. For `train` workloads.
-    Default: 5 on GPUs, so that clocks and temperatures settle; 0 on CPU devices."""
+    """Minimum duration of the warm-up in seconds, without its first step. Further warm-up steps are added until it is reached. For
+    `train` workloads. Default: 5 on GPUs, so that clocks and temperatures settle, and 0 on CPU devices."""
     measured_min_s: Annotated[float, Field(ge=0, le=3600)] | None = None
-    """Seconds that the timed steps of a run last together, at least: `measured_steps` is then the least number of steps, and more
-    are counted from the steps of the warm-up, the same number on all ranks. For `train` workloads; other programs time the steps
-    that they are told. Default: 5 on GPUs, since power and utilisation are sampled about once a second; 0 on CPU devices."""
+    """Minimum total duration of the timed steps of a run in seconds. The number of steps is computed from the step times of the
+    warm-up. It is the same on all ranks and at least `measured_steps`. For `train` workloads; other programs time the requested
+    number of steps. Default: 5 on GPUs, because power and utilisation are sampled about once a second, and 0 on CPU devices."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Runs per cell, in all its compositions together; with `target_half_width_pct`, the maximum."""
+    """Runs per cell over all its compositions. With `target_half_width_pct`, this is the maximum."""
     compositions: Annotated[int, Field(ge=1, le=999)] = 3
-    """How often every configuration is composed. The runs of a cell take turns over its compositions: 5 runs in 3 compositions are
-    2, 2 and 1. Differences between configurations need at least 2: with one composition each, a difference of two leases cannot be
-    told from a difference of two configurations. Raising it repeats no measurement."""
+    """Number of times that each configuration is composed. The runs of a cell are distributed over its compositions in turn: 5
+    runs in 3 compositions become 2, 2 and 1. Comparisons between configurations need at least 2 compositions. With one each, a
+    difference between leases looks like a difference between configurations. Raising this number repeats no measurement."""
     target_half_width_pct: Annotated[float, Field(gt=0, lt=100)] | None = None
-    """Stop repeating a cell in a composition when the half-width of the 95 % confidence interval of the mean throughput of its runs
-    there is at most this percentage of the mean. Checking the interval after every run lowers its coverage: 90 to 95 % in
-    simulations, depending on noise and target. A higher `repetitions_min` helps. Default: every cell is repeated equally often."""
+    """Target for the half-width of the 95 % confidence interval of a cell's mean throughput, in percent of the mean. A cell is not
+    repeated further in a composition once its runs there reach the target. Checking the interval after every run lowers its
+    coverage to 90 to 95 % in simulations, depending on noise and target. A higher `repetitions_min` helps. Default: every cell has
+    the same number of repetitions."""
     repetitions_min: Annotated[int, Field(ge=2, le=1000)] = 3
-    """With `target_half_width_pct`: the minimum of repetitions, shared by the compositions (at least 2 in each). This many failed
-    runs also end a cell."""
+    """Minimum number of repetitions with `target_half_width_pct`, distributed over the compositions (at least 2 in each). A cell
+    also ends after this many failed runs."""
     seed: int = 1234
-    """Seed of weights, data and the order of runs."""
+    """Seed for weights, data and the order of runs."""
     order: Literal["blocks", "sequential"] = "blocks"
-    """Order of runs in a lease. `blocks`: every repetition is a block with all cells of the lease in random order, so that drift is
-    not mistaken for an effect; `sequential`: all repetitions of a cell in a row."""
+    """Order of runs in a lease. `blocks`: every repetition is a block with all cells of the lease in random order, so that drift
+    does not look like an effect; `sequential`: all repetitions of a cell follow each other."""
     lease_order: Literal["blocks", "random-blocks", "least-recomposition"] = "blocks"
-    """Order of leases. `blocks`: the first composition of every configuration, then the second of every one, and so on, so that
-    drift over the campaign is not mistaken for an effect. Within a block the order is random. `random-blocks`: the same.
-    `least-recomposition`: in the order of the file; drift over the campaign cannot be told from differences between
-    configurations."""
+    """Order of leases. `blocks`: all configurations are composed once in random order, then all of them a second time, and so on,
+    so that drift over the campaign does not look like an effect. `random-blocks`: the same as `blocks`. `least-recomposition`: the
+    order of the file, in which drift over the campaign can look like a difference between configurations."""
     lease_per: Literal["configuration", "workload", "cell"] = "configuration"
-    """Cells that share one composition: all cells of a configuration, those of one workload on it, or a single cell."""
+    """Cells that share one composition: all cells of a configuration, all cells of one workload on it, or a single cell."""
     isolation: Literal["machine", "host", "none"] | None = None
-    """Leases that may be measured at the same time. `machine`: one; `host`: those on different hosts; `none`: as many as the pool
-    allows. Default: `machine` if the system launches locally or is emulated, otherwise `host`. With
-    `host`, trainings at the `pace` of an emulated system run side by side, two ranks a core; their runs report what they lost of
-    the pace (`pace_lost_pct`)."""
+    """Leases that may be measured at the same time. `machine`: one; `host`: leases on different hosts; `none`: as many as the pool
+    allows. Default: `machine` if the system launches locally or is emulated, otherwise `host`. With `host`, training at the `pace`
+    of an emulated system runs side by side with two ranks per core, and each run reports the pace that it lost
+    (`pace_lost_pct`)."""
     time_limit_s: Annotated[float, Field(gt=0)] = 900.0
-    """A run that takes longer is stopped and recorded as `time_limit`."""
+    """Time limit of a run in seconds. A run that takes longer is stopped and recorded as `time_limit`."""
     memory_limit_mib: Annotated[int, Field(ge=1)] | None = None
-    """A run whose processes use more memory than this on a host is stopped and recorded as `oom_host`."""
+    """Memory limit of a run's processes per host in MiB. A run that exceeds it is stopped and recorded as `oom_host`."""
     skip_implied: bool = True
-    """After a batch has run out of memory, larger batches of an otherwise equal cell are recorded as `implied` with a reference to
-    that run, and not run. `false` runs them."""
+    """Skip larger batches of an otherwise equal cell after a batch has run out of memory. They are recorded as `implied` with a
+    reference to that run. `false` runs them."""
     telemetry_s: Annotated[float, Field(ge=0.1, le=3600)] | None = 1.0
-    """Seconds between two telemetry samples of devices and hosts during a run, longer where samples cost much; null: no
-    telemetry."""
+    """Seconds between two telemetry samples of devices and hosts during a run. The interval grows if sampling is expensive. `null`
+    turns telemetry off."""
     reference: ReferenceMeasurement | None = None
-    """A cell that is measured in every composition, to show drift over the campaign. Default: none."""
+    """Reference cell that is measured in every composition to show drift over the campaign. Default: none."""
     links: LinkMeasurement = LinkMeasurement()
     """Measurement of the links of compositions."""
     require: tuple[Requirement, ...] = ()
-    """What every composition has to reach before its cells are measured."""
+    """Requirements that every composition must meet before its cells are measured."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
-    """Attempts per lease when the fabric, the scheduler or a host fails. Failures of the workload are results and not retried."""
+    """Attempts per lease if the fabric, the scheduler or a host fails. Failures of the workload are results and are not retried."""
     compose_wait_s: Annotated[float, Field(ge=0)] = 600.0
-    """How long to wait for devices that another lease holds."""
+    """Maximum wait in seconds for devices that another lease holds."""
 
 
 NO_VERSION = "none"
-"""What names the runs that have no label of what was installed."""
+"""Version label that selects the runs without a label."""
 
 
 class PrimaryMetric(FileModel):
-    """The number of a run that figures, tables and comparisons are about."""
+    """Metric of a run that figures, tables and comparisons show."""
 
     name: AxisName
     """Name of a metric of the campaign's workloads, or a column of the runs table such as `step_median_s`."""
     unit: str | None = None
-    """Unit for axes and captions. Default: as the end of the name says (`_us`: µs)."""
+    """Unit for axes and captions. Default: derived from the end of the name (`_us` is µs)."""
     better: Better | None = None
-    """`higher` or `lower`. Default: as the workload file says, or the unit: rates are better higher, times and energies lower."""
+    """Better direction: `higher` or `lower`. Default: the direction in the workload file, or that of the unit. Higher is better for
+    rates, and lower for times and energies."""
     scaling: Scaling | None = None
-    """How it scales with devices: `total_rate` (of all devices together), `rate_per_device`, `time_of_fixed_work` (the same work on
-    any number of devices), `time_per_device_work` (as much work for each device), or `none`. Default: as the workload file says, or
-    as is known of the name; otherwise nothing is said of its efficiency."""
+    """Scaling with the number of devices: `total_rate` (of all devices together), `rate_per_device`, `time_of_fixed_work` (the
+    same work on any number of devices), `time_per_device_work` (the same work per device), or `none`. Default: the scaling in the
+    workload file, or that of a known name. Without either, no efficiency is computed."""
 
 
 class ReportLayout(FileModel):
-    """Which figures the report shows, and in which order."""
+    """Selection and order of the figures in the report."""
 
     open: tuple[Name, ...] = ()
-    """Figures that stand open under Answers, in this order, such as `[precision, scaling]`; the others are folded. Default: those
-    that their files put there. `campaign figures --only` lists the names."""
+    """Figures that are unfolded under Answers, in this order, such as `[precision, scaling]`. All other figures are folded.
+    Default: the figures that are placed there by their own files. `campaign figures --only` lists the names."""
     hide: tuple[Name, ...] = ()
-    """Figures that the page leaves out."""
+    """Figures that are left out of the report."""
 
     @model_validator(mode="after")
-    def _names_figures(self) -> ReportLayout:
-        known = sorted(path.stem for path in (SCRIPTS / "figures").glob("[a-z]*.py"))
+    def _check_figure_names(self) -> ReportLayout:
+        figure_names = sorted(path.stem for path in (SCRIPTS / "figures").glob("[a-z]*.py"))
         for key, names in (("open", self.open), ("hide", self.hide)):
             for name in names:
-                if name.replace("-", "_") not in known:
-                    raise ValueError(f"'{key}' names no figure '{name}'; there are: {', '.join(known)}")
-        if both := set(self.open) & set(self.hide):
-            raise ValueError(f"'open' and 'hide' both name {', '.join(sorted(both))}; remove it from one")
+                if name.replace("-", "_") not in figure_names:
+                    raise ValueError(f"'{key}' has an unknown figure '{name}'; there are: {', '.join(figure_names)}")
+        if repeated_names := set(self.open) & set(self.hide):
+            raise ValueError(
+                f"'open' and 'hide' both have {', '.join(sorted(repeated_names))}; remove it from one of them"
+            )
         return self
 
 
 class CampaignFile(FileModel):
-    """A campaign: what is compared, on which system or systems, and how it is measured."""
+    """Campaign: the comparison, its systems, and the measurement protocol."""
 
     schema_version: Literal["campaign/1"] = "campaign/1"
     """Version of this format."""
@@ -294,59 +311,61 @@ class CampaignFile(FileModel):
     title: str = ""
     """Title of the report."""
     question: str = ""
-    """The question that the campaign answers, shown at the top of the report."""
+    """Question that the campaign answers, shown at the top of the report."""
     system: Name = ""
     """Name of a system file."""
     systems: tuple[Name, ...] = ()
-    """Names of several system files, in place of `system`: `[faster, grace]`. Each shape is measured on every system that can hold
-    it, and equally many devices of two systems are compared."""
-    version: Annotated[Label, BeforeValidator(as_typed)] | None = None
-    """Label of the installed driver, firmware or libraries, such as `driver-580`; no number with a point. It is part of every
-    cell's identity: another label measures all cells again, and keeps what was measured. `--config version=LABEL` sets it for one
-    invocation, `none` unsets it. Default: no label."""
+    """Names of several system files, instead of `system`, such as `[faster, grace]`. Each shape is measured on every system with
+    enough devices. Configurations of two systems with equal numbers of devices are compared."""
+    version: Annotated[Label, BeforeValidator(check_label_spelling)] | None = None
+    """Label of the installed driver, firmware or libraries, such as `driver-580`. It cannot be a decimal number. The label is part
+    of every cell's identity: a new label measures all cells again and keeps the earlier runs. `--config version=LABEL` sets it for
+    one invocation, and `none` removes it. Default: no label."""
     metric: PrimaryMetric | None = None
-    """The primary metric, such as `{name: latency_us, better: lower}`. Default: `throughput_per_s`; of workloads that only print
-    other numbers, the first of their `parsers`."""
+    """Primary metric, such as `{name: latency_us, better: lower}`. Default: `throughput_per_s`, or the first of the `parsers` if
+    the workloads print only other metrics."""
     baseline: Name | dict[Name, Name] | None = None
-    """Configuration that overheads refer to. Default: the largest local one. With several systems, one for each:
-    `{faster: faster-1x4-fabric, grace: grace-1x4-local}`."""
+    """Configuration to which overheads refer. With several systems, one per system: `{faster: faster-1x4-fabric, grace:
+    grace-1x4-local}`. Default: the largest local configuration."""
     configurations: tuple[Shape, ...] = Field(min_length=1)
-    """Requested hardware, by shape."""
+    """Shapes of the requested hardware."""
     axes: Axes
-    """The axes of the matrix."""
+    """Axes of the matrix."""
     zip: tuple[tuple[str, ...], ...] = ()
-    """Axes whose lists advance together instead of being multiplied, such as `[workload, batch]`."""
+    """Groups of axes whose lists advance together instead of being multiplied, such as `[workload, batch]`."""
     exclude: tuple[Exclusion, ...] = ()
     """Cells that are not measured."""
     overrides: tuple[Override, ...] = ()
-    """Settings for some cells. Later entries win."""
+    """Settings for some of the cells. Later entries take precedence."""
     protocol: Protocol = Protocol()
-    """How each cell is measured."""
+    """Protocol by which each cell is measured."""
     report: ReportLayout = ReportLayout()
-    """Which figures the report shows, and in which order."""
+    """Selection and order of the figures in the report."""
     references: tuple[str, ...] = ()
-    """Sets of published claims to compare with: `falcon`, `faster`, `bitfusion`, or paths of YAML files relative to this one."""
+    """Sets of published claims to compare with: `falcon`, `faster`, `bitfusion`, or paths of YAML files relative to this file."""
     imported: bool = False
-    """Set by `campaign import`: the records come from logs, and nothing is measured."""
+    """True in files written by `campaign import`: the records come from logs, and nothing is measured."""
 
     @model_validator(mode="after")
-    def _named_systems(self) -> CampaignFile:
+    def _check_systems(self) -> CampaignFile:
         if self.version == NO_VERSION:
-            raise ValueError(f"'version: {NO_VERSION}' stands for no label; remove the key")
+            raise ValueError(f"'version: {NO_VERSION}' means that there is no label; remove the key")
         if self.system and self.systems:
-            raise ValueError("'system' names one system, and 'systems' several; give one of the two keys")
+            raise ValueError("'system' and 'systems' exclude each other; remove one of them")
         if not self.systems and "systems" in self.model_fields_set:
-            raise ValueError("'systems' is empty; name system files, or one with the key 'system'")
+            raise ValueError("'systems' is empty; add names of system files, or use the key 'system' for a single one")
         if len(set(self.systems)) < len(self.systems):
-            raise ValueError(f"'systems' names a system twice; there are: {', '.join(sorted(set(self.systems)))}")
+            raise ValueError(
+                f"'systems' has a system twice; remove the duplicate (distinct names: {', '.join(sorted(set(self.systems)))})"
+            )
         return self
 
     @property
     def system_names(self) -> tuple[str, ...]:
-        """The system, or all of them."""
+        """Names of all systems of the campaign."""
         return self.systems or (self.system,)
 
     @property
     def baselines(self) -> dict[str, str]:
-        """The configurations that overheads refer to, by system; by '' where it is not said of which."""
+        """Configurations to which overheads refer, by system. The key is '' if the file names no system."""
         return {"": self.baseline} if isinstance(self.baseline, str) else dict(self.baseline or {})

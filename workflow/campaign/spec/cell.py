@@ -1,4 +1,4 @@
-"""The two nouns that everything else is about: a configuration (requested hardware) and a cell (one point of the matrix)."""
+"""Configurations (requested hardware) and cells (points of the matrix)."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ Storage = Literal["local", "nvme", "fabric-nvme"]
 Scalar = str | int | float | bool
 
 SHAPE_AXES: Mapping[str, str] = {
-    "hosts": "hosts of the configuration",
-    "devices_per_host": "devices composed onto each host",
-    "devices_used": "devices of each host that a run uses",
-    "devices": "devices composed over all hosts",
-    "ranks": "devices that a run uses over all hosts, one rank each",
+    "hosts": "number of hosts of the configuration",
+    "devices_per_host": "number of devices composed onto each host",
+    "devices_used": "number of devices per host that a run uses",
+    "devices": "number of devices composed on all hosts",
+    "ranks": "number of devices that a run uses on all hosts, with one rank each",
     "device": "device model",
-    "attach": "`local`, `hybrid` or `fabric`; with `-p2p`: peer-to-peer through the fabric is on",
+    "attach": "`local`, `hybrid` or `fabric`, with `-p2p` if peer-to-peer through the fabric is on",
     "storage": "`local`, `nvme` or `fabric-nvme`",
 }
-"""What an expression can name of a configuration."""
+"""Names that an expression over configurations can use, with their meaning."""
 
 AXES: Mapping[str, str] = {
     "configuration": "name of the configuration",
-    "system": "name of the system that the configuration is on",
+    "system": "name of the configuration's system",
     "workload": "name of the workload",
-    "batch": "samples a device takes in one step",
+    "batch": "samples per device and step",
     "batch_global": "`batch` times `ranks`",
     "precision": "number format",
     **SHAPE_AXES,
 }
-"""What an expression can name of every cell (`Cell.axes`), beside the options that are axes."""
+"""Names that an expression over cells can use, with their meaning (`Cell.axes`). Options that are axes are added to them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Requested hardware: a shape of equal hosts.
+    """Requested hardware, a shape of equal hosts.
 
-    devices_per_host: devices composed onto each host; local_devices_per_host of them are the host's own,
-    the rest comes from the fabric's pool. devices_used: how many of a host's devices a run uses (part of a host): its own first.
-    system: name of the system that it is on.
+    Attributes:
+        devices_per_host: number of devices composed onto each host.
+        local_devices_per_host: number of them that are built into the host. The others come from the fabric's pool.
+        devices_used: number of devices per host that a run uses, local devices first.
+        system: name of its system.
     """
 
     name: str
@@ -57,73 +59,79 @@ class Configuration:
 
     @property
     def fabric_devices(self) -> int:
-        """Devices of the pool over all hosts."""
+        """Number of pooled devices on all hosts."""
         return self.hosts * self.fabric_devices_per_host
 
     @property
     def fabric_devices_per_host(self) -> int:
-        """Devices of the pool on each host."""
+        """Number of pooled devices on each host."""
         return self.devices_per_host - self.local_devices_per_host
 
     @property
     def p2p(self) -> bool:
-        """Whether pooled devices of a host reach each other through the fabric, and not by way of the host."""
+        """True if pooled devices of a host reach each other through the fabric instead of through the host."""
         return self.attach.endswith("-p2p")
 
     @property
     def devices(self) -> int:
-        """Devices composed over all hosts."""
+        """Number of devices composed on all hosts."""
         return self.hosts * self.devices_per_host
 
     @property
     def ranks(self) -> int:
-        """Devices that a run uses over all hosts, one rank each."""
+        """Number of devices that a run uses on all hosts, with one rank each."""
         return self.hosts * self.devices_used
 
-    def words(self) -> str:
-        """'2 hosts with 2 local + 2 fabric a100 each, 2 used, fabric-nvme'."""
+    def describe(self) -> str:
+        """Describe the configuration, such as '2 hosts with 2 local + 2 fabric a100 each, 2 used, fabric-nvme'."""
         p2p = ", peer-to-peer through the fabric" if self.p2p else ""
         storage = "" if self.storage == "local" else f", {self.storage}"
         kinds = {"local": self.local_devices_per_host, "fabric": self.fabric_devices_per_host}
         parts = " + ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
-        used = "" if self.devices_used == self.devices_per_host else f", {self.devices_used} used"
-        host, each = ("1 host", "") if self.hosts == 1 else (f"{self.hosts} hosts", " each")
-        return f"{host} with {parts} {self.device}{each}{used}{p2p}{storage}"
+        usage = "" if self.devices_used == self.devices_per_host else f", {self.devices_used} used"
+        host, per_host = ("1 host", "") if self.hosts == 1 else (f"{self.hosts} hosts", " each")
+        return f"{host} with {parts} {self.device}{per_host}{usage}{p2p}{storage}"
 
-    def first_device(self) -> Configuration:
-        """Its first device alone, under the same name."""
+    def with_first_device(self) -> Configuration:
+        """Return the configuration reduced to its first device, with the same name."""
         local = min(1, self.local_devices_per_host)
         attach: Attach = "local" if local else "fabric"
         return Configuration(self.name, 1, 1, local, 1, self.device, attach, self.storage, self.system)
 
     def axes(self) -> dict[str, Scalar]:
-        """What an expression over shapes can name."""
+        """Return the values of the names in SHAPE_AXES."""
         return {**self.shape(), "devices": self.devices, "ranks": self.ranks}
 
     def shape(self) -> dict[str, Scalar]:
-        """Everything but the name and the system: two configurations of one shape are the same hardware."""
+        """Return all fields except the name and the system. Configurations of equal shape request the same hardware."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("name", "system")}
 
 
 def drop_layout(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration without `layout`, which earlier versions wrote: empty where all hosts were equal.
+    """Return a stored configuration without `layout`, a key of earlier versions that is empty if all hosts are equal.
 
     Raises ConfigError if the hosts differ.
     """
     if document.get("layout"):
-        raise ConfigError(f"configuration {document.get('name')!r}: its hosts differ; only equal hosts can be composed")
+        raise ConfigError(
+            f"configuration {document.get('name')!r} has hosts that differ; only equal hosts can be composed"
+        )
     return {name: value for name, value in document.items() if name != "layout"}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How one cell is measured: the protocol with the overrides that select the cell.
+    """Measurement settings of one cell, which are the protocol with all overrides that match the cell.
 
-    warmup_steps_max: None where every warm-up has warmup_steps. repetitions: in all compositions together; the most, where there is
-    a target for the half-width of the interval (percent of the mean). compositions: how many compositions of the configuration they
-    are spread over. composition: the one that these settings are about, as in the plan of a lease; None: all of them. warmup_min_s,
-    measured_min_s: seconds that the warm-up and the measured steps last at least; None for a workload that counts no steps by time,
-    and, before a cell has them, where its kind of device decides.
+    Attributes:
+        warmup_steps_max: maximum number of warm-up steps, or None if every warm-up has `warmup_steps`.
+        repetitions: number of runs in all compositions, or its maximum if there is a target.
+        compositions: number of compositions of the configuration over which the runs are distributed.
+        composition: number of the only composition that these settings are for, as in a lease plan, or None for all of them.
+        target_half_width_pct: target for the half-width of the 95 % interval, in percent of the mean.
+        warmup_min_s: minimum duration of the warm-up. It is None if the workload does not extend steps by time, or if the kind
+            of device decides and is not yet known.
+        measured_min_s: minimum duration of the measured steps, or None as for `warmup_min_s`.
     """
 
     warmup_steps: int = 5
@@ -142,10 +150,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One point of the matrix. `id` is the hash of its whole specification, so it survives new axes and renamed files.
+    """One point of the matrix.
 
-    reference: of the campaign's reference cell, which is no point of the matrix, hash of the lease shape that it is measured on;
-    its configuration is the one device that it uses.
+    Attributes:
+        id: hash of the whole specification, so that new axes and renamed files do not change it.
+        reference: hash of the lease shape on which the campaign's reference cell is measured, or '' for all other cells. The
+            configuration of a reference cell is the one device that it uses.
     """
 
     id: str
@@ -162,7 +172,7 @@ class Cell:
         return self.batch * self.configuration.ranks
 
     def axes(self) -> dict[str, Any]:
-        """Axis values as a flat mapping; this is what an expression (`--where`, exclusions) can name."""
+        """Return all axis values by name, as an expression (`--where`, exclusions) can use them."""
         configuration = self.configuration
         return {
             "configuration": configuration.name,
@@ -183,6 +193,6 @@ class Cell:
         }
 
     def label(self) -> str:
-        """One line for people: 'spread-2x2 · bert-nano · batch 8 · fp32'."""
+        """Return a label such as 'spread-2x2 · bert-nano · batch 8 · fp32'."""
         extra = "".join(f" · {name} {value}" for name, value in self.options.items())
         return f"{self.configuration.name} · {self.workload} · batch {self.batch} · {self.precision}{extra}"

@@ -1,4 +1,4 @@
-"""Messages between a campaign and its drivers, as JSON files that several processes share; validated whenever they are read."""
+"""Messages between a campaign and its drivers, JSON files that are validated whenever they are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from campaign.common.errors import (
 )
 from campaign.common.paths import Results
 
-_ERRORS = {
+_ERROR_CLASSES = {
     each.__name__: each
     for each in (CampaignError, ConfigError, FabricError, HostFailed, LaunchError, RecordError, ArchiveError)
 }
@@ -29,13 +29,17 @@ _FORBID_EXTRA = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True)
 class DriverRequest:
-    """The runs of one lease on one composition; paths are absolute.
+    """Request to measure the runs of one lease on one composition. All paths are absolute.
 
-    lease_plan: file of the lease's plan; root: directory of all results; use: id of this use of the lease; composition: what was
-    composed (`Composition.document`); mismatches: how it differs from what was requested. Without use and composition, Slurm has
-    the hosts composed for the driver, which finds out.
-    token: of this one submission, made by `secrets`: its processes and files are known by it, since the number of a process or job
-    is given again. holding: the same for the composition (`Journal.holding`).
+    Attributes:
+        lease_plan: file of the lease plan.
+        root: directory of all results.
+        use: id of this use of the lease, or None if Slurm composes the hosts and the driver detects them.
+        composition: obtained hardware (`Composition.document`), or None in the same case.
+        mismatches: differences between the obtained and the requested hardware.
+        token: random text that identifies the processes and files of this submission, because process and job numbers are
+            reused.
+        holding: random text that identifies the composition in the same way (`Journal.holding`).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
@@ -59,10 +63,10 @@ class DriverRequest:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Parse a request from its document. Raises ValueError if the document is invalid."""
-        return cast(Self, _REQUEST.validate_python(document))
+        return cast(Self, _REQUEST_ADAPTER.validate_python(document))
 
 
-_REQUEST = TypeAdapter(DriverRequest)
+_REQUEST_ADAPTER = TypeAdapter(DriverRequest)
 
 
 @dataclass(frozen=True)
@@ -74,19 +78,21 @@ class _Error:
 
     @classmethod
     def from_error(cls, error: CampaignError) -> _Error:
-        kind = next(error_class.__name__ for error_class in type(error).__mro__ if error_class.__name__ in _ERRORS)
+        kind = next(
+            error_class.__name__ for error_class in type(error).__mro__ if error_class.__name__ in _ERROR_CLASSES
+        )
         return cls(kind, str(error), error.hosts if isinstance(error, HostFailed) else {})
 
     def to_error(self) -> CampaignError:
         """Return the exception that was recorded. Raises ValueError if its kind is unknown."""
-        if (kind := _ERRORS.get(self.kind)) is None:
-            raise ValueError(f"no error is called {self.kind!r}")
+        if (kind := _ERROR_CLASSES.get(self.kind)) is None:
+            raise ValueError(f"unknown kind of error {self.kind!r}")
         return HostFailed(self.message, self.hosts) if kind is HostFailed else kind(self.message)
 
 
 @dataclass(frozen=True)
 class _ResultDocument:
-    """`DriverResult` in JSON."""
+    """Document of a `DriverResult`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
     measured: list[tuple[str, int]]
@@ -95,14 +101,18 @@ class _ResultDocument:
     began_s: float | None = None
 
 
-_RESULT = TypeAdapter(_ResultDocument)
+_RESULT_ADAPTER = TypeAdapter(_ResultDocument)
 
 
 @dataclass
 class DriverResult:
-    """How a driver ended. measured: runs that got a record; use: of the lease; error: what stopped it before all runs had one.
+    """Result of a driver.
 
-    began_s: when it began, Unix seconds: until then its job was in the queue.
+    Attributes:
+        measured: cell id and repetition of each run that now has a record.
+        use: id of the use of the lease.
+        error: error that stopped the driver before all runs had a record, or None.
+        began_s: start of the driver in Unix seconds. Before that, its job was in the queue.
     """
 
     measured: list[tuple[str, int]] = field(default_factory=list)
@@ -117,5 +127,5 @@ class DriverResult:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Parse a result from its document. Raises ValueError if the document is invalid."""
-        result = _RESULT.validate_python(document)
+        result = _RESULT_ADAPTER.validate_python(document)
         return cls(result.measured, result.use, result.error.to_error() if result.error else None, result.began_s)

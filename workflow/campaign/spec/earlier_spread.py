@@ -1,6 +1,6 @@
-"""How much compositions differed in earlier campaigns on the same system: what cells borrow that were composed once.
+"""Spread between compositions in earlier campaigns on the same system, used for cells that were composed only once.
 
-A campaign's results keep it in plan/earlier_spread.json (`earlier-spread/1`), so that its page needs nothing from elsewhere.
+The results of a campaign contain it in plan/earlier_spread.json (`earlier-spread/1`), so that its report needs no other results.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ SCHEMA = "earlier-spread/1"
 
 @dataclass(frozen=True, slots=True)
 class EarlierSpread:
-    """How much compositions differed, over the cells of one workload in one campaign.
+    """Spread between compositions over the cells of one workload in one campaign.
 
-    variance: that of the logarithm of a cell's mean on one composition, with its degrees of freedom. per_run: mean of one
-    over the number of these runs. metric: what was measured.
+    Attributes:
+        metric: measured metric.
+        variance: variance of the logarithm of a cell's mean on one composition.
+        freedom: degrees of freedom of the variance.
+        per_run: mean of 1 / (number of runs behind such a mean).
     """
 
     campaign: str
@@ -32,15 +35,15 @@ class EarlierSpread:
     per_run: float
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         return all(map(math.isfinite, (self.variance, self.freedom, self.per_run))) and self.freedom > 0
 
 
 def parse_spreads(rows: Any) -> tuple[EarlierSpread, ...]:
-    """Parse spreads from JSON; damaged rows give none, which only makes statements more careful."""
+    """Parse spreads from JSON. Returns none of them if a row is damaged, which only makes conclusions more cautious."""
     try:
         all_spreads = tuple(EarlierSpread(**row) for row in rows)
-        return tuple(spread for spread in all_spreads if spread.usable)
+        return tuple(spread for spread in all_spreads if spread.is_usable)
     except TypeError:
         return ()
 

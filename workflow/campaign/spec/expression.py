@@ -1,7 +1,7 @@
-"""The predicate language of `--where`, exclusions and overrides: comparisons over axis values.
+"""Predicate language of `--where`, exclusions and overrides, which compares axis values.
 
-An expression is parsed by Python's grammar and translated node by node; it is never evaluated as Python, so it cannot
-call, import or reach into anything. Allowed: names of axes, numbers, strings, True/False, lists, `== != < <= > >= in
+An expression is parsed by Python's grammar and translated node by node. It is never evaluated as Python, so it cannot call or
+import anything or access attributes. It may contain names of axes, numbers, strings, True/False, lists, `== != < <= > >= in
 not in`, `and or not`, `+ - * / % //` and parentheses.
 """
 
@@ -17,12 +17,12 @@ from typing import Any
 
 from campaign.common.errors import ConfigError
 
-MAX_LENGTH = 2000  # a longer text is a mistake or an attack on the recursive parser
+MAX_LENGTH = 2000  # A longer text is a mistake or an attack on the recursive parser.
 MAX_DEPTH = 40
 
 _Term = Callable[[Mapping[str, Any]], Any]
 
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -44,57 +44,64 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Expression:
-    """A parsed predicate; call it with a mapping of axis values."""
+    """Parsed predicate, which is called with a mapping of axis values."""
 
     text: str
     names: frozenset[str]
     where: str
-    """Where it is written, for messages."""
+    """Location of the expression, for messages."""
     _evaluate: _Term
 
     def __call__(self, axes: Mapping[str, Any]) -> bool:
-        """True when the axis values fulfil the predicate; ConfigError where values cannot be compared."""
+        """Return True if the axis values fulfil the predicate. Raises ConfigError if values cannot be compared."""
         try:
             return bool(self._evaluate(axes))
         except (TypeError, ArithmeticError, KeyError) as error:
             values = ", ".join(f"{name} = {axes[name]!r}" for name in sorted(self.names & axes.keys()))
             remedy = (
-                "rule such values out first, as in 'x != 0 and 8 / x > 2'"
+                "exclude such values first, as in 'x != 0 and 8 / x > 2'"
                 if isinstance(error, ArithmeticError)
-                else "compare numbers with numbers and quoted texts with texts"
+                else "compare numbers with numbers, and quoted strings with strings"
             )
             raise ConfigError(
-                f"{self.where}: '{_short(self.text)}' cannot be applied{' to ' if values else ''}{values}: {error}; {remedy}"
+                f"{self.where}: '{_shorten_text(self.text)}' cannot be "
+                f"evaluated{' for ' if values else ''}{values}: {error}; {remedy}"
             ) from error
 
 
 def parse_expression(text: str, allowed_names: Collection[str], where: str = "expression") -> Expression:
-    """Parse a predicate over the names in `known`; ConfigError says what is not allowed and names the nearest axis."""
+    """Parse a predicate. Raises ConfigError if it contains an unknown name or something that is not allowed.
+
+    Args:
+        text: expression.
+        allowed_names: names of axes that the expression may use.
+        where: location of the expression, for messages.
+    """
     if len(text) > MAX_LENGTH:
-        raise ConfigError(f"{where}: expression of {len(text)} characters; at most {MAX_LENGTH} are allowed")
+        raise ConfigError(f"{where}: the expression has {len(text)} characters; at most {MAX_LENGTH} are allowed")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's advice about its own syntax would only confuse here
+            warnings.simplefilter("ignore")  # Python's hints on its own syntax do not apply to this language.
             tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = getattr(error, "msg", None) or str(error) or "too deeply nested"
+        reason = getattr(error, "msg", None) or str(error) or "nested too deeply"
         raise ConfigError(
-            f"{where}: '{_short(text)}' is not an expression ({reason}); write for example "
+            f"{where}: '{_shorten_text(text)}' is not a valid expression ({reason}); write for example "
             "\"workload == 'bert-large' and batch >= 8\""
         ) from error
     names: set[str] = set()
-    term = _translate(tree.body, text, allowed_names, where, names, 0)
+    term = _translate_node(tree.body, text, allowed_names, where, names, 0)
     return Expression(text, frozenset(names), where, term)
 
 
-def _translate(
+def _translate_node(
     node: ast.expr, text: str, allowed_names: Collection[str], where: str, names: set[str], depth: int
 ) -> _Term:
     if depth > MAX_DEPTH:
-        raise ConfigError(f"{where}: '{_short(text)}' is nested deeper than {MAX_DEPTH} levels")
+        raise ConfigError(f"{where}: '{_shorten_text(text)}' is nested deeper than {MAX_DEPTH} levels")
 
     def term(child: ast.expr) -> _Term:
-        return _translate(child, text, allowed_names, where, names, depth + 1)
+        return _translate_node(child, text, allowed_names, where, names, depth + 1)
 
     match node:
         case ast.Constant(value=str() | int() | float() | bool()):
@@ -104,7 +111,9 @@ def _translate(
             if name not in allowed_names:
                 near = difflib.get_close_matches(name, list(allowed_names), n=1)
                 hint = f"did you mean '{near[0]}'?" if near else f"known names: {', '.join(sorted(allowed_names))}"
-                raise ConfigError(f"{where}: '{text}' names '{name}', which is no axis; {hint} (texts need quotes)")
+                raise ConfigError(
+                    f"{where}: '{text}' contains '{name}', which is not an axis; {hint} (strings need quotes)"
+                )
             names.add(name)
             return lambda axes: axes[name]
         case ast.List(elts=items) | ast.Tuple(elts=items):
@@ -123,30 +132,31 @@ def _translate(
             return lambda axes: -inner(axes)
         case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _ARITHMETIC:
             calculate, first, second = _ARITHMETIC[type(operation)], term(left), term(right)
-            return lambda axes: _number(calculate, first(axes), second(axes))
+            return lambda axes: _calculate_numbers(calculate, first(axes), second(axes))
         case ast.Compare(left=left, ops=operations, comparators=comparators) if all(
-            type(o) in _COMPARE for o in operations
+            type(o) in _COMPARISONS for o in operations
         ):
             terms = [term(left), *(term(item) for item in comparators)]
-            tests = [_COMPARE[type(operation)] for operation in operations]
-            return lambda axes: _chain(tests, [item(axes) for item in terms])
-    what = ast.get_source_segment(text.strip(), node) or text
+            tests = [_COMPARISONS[type(operation)] for operation in operations]
+            return lambda axes: _compare_chain(tests, [item(axes) for item in terms])
+    source_text = ast.get_source_segment(text.strip(), node) or text
     raise ConfigError(
-        f"{where}: '{_short(what)}' is not allowed in an expression; allowed are axis names, numbers, quoted texts, lists, "
+        f"{where}: '{_shorten_text(source_text)}' is not allowed in an "
+        "expression; allowed are axis names, numbers, quoted strings, lists, "
         "comparisons, 'in', 'and', 'or', 'not' and + - * / % //"
     )
 
 
-def _short(text: str) -> str:
+def _shorten_text(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _number(calculate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    # Only numbers: 'a' * 10**9 would be a memory bomb, '%' on a text is formatting.
-    if not isinstance(left, int | float) or not isinstance(right, int | float):
-        raise TypeError(f"arithmetic needs numbers, not {left!r} and {right!r}")
-    return calculate(left, right)
+def _calculate_numbers(calculate: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
+    # Only numbers are allowed, because 'a' * 10**9 would exhaust the memory, and '%' would format a string.
+    if not isinstance(first, int | float) or not isinstance(second, int | float):
+        raise TypeError(f"arithmetic needs numbers, not {first!r} and {second!r}")
+    return calculate(first, second)
 
 
-def _chain(tests: list[Callable[[Any, Any], Any]], values: list[Any]) -> bool:
-    return all(test(left, right) for test, left, right in zip(tests, values, values[1:], strict=False))
+def _compare_chain(tests: list[Callable[[Any, Any], Any]], values: list[Any]) -> bool:
+    return all(test(first, second) for test, first, second in zip(tests, values, values[1:], strict=False))

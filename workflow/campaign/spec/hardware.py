@@ -1,6 +1,7 @@
-"""Hosts and devices as they are at one moment, and as a lease has them.
+"""Hosts and devices of a system at one moment, and the hosts and devices of a composition.
 
-Ids are double: `fabric_id` is the fabric's (to release by), `make_host_id` the host's (a GPU UUID, a drive's serial, a MAC).
+A device has two ids. `fabric_id` is that of the fabric, by which the device is released. `host_id` is that of the host, such as a
+GPU UUID, the serial number of a drive, or a MAC address.
 """
 
 from __future__ import annotations
@@ -20,17 +21,24 @@ Health = Literal["ok", "warning", "critical"]
 STORAGE_KIND = "nvme"
 NETWORK_KIND = "nic"
 _MOMENTARY_FIELDS = ("holder", "state", "attached_to", "others", "called", "movable")
-"""What of a device is of the moment, so that no record keeps it."""
+"""Fields of a device that may change at any time. They are not stored in records."""
 
 
-def describe_use(kind: str) -> str:
-    """Return the word for devices of a kind in a composition, such as 'drive' or 'device'."""
+def get_device_noun(kind: str) -> str:
+    """Return the noun for a device of this kind in a composition, such as 'drive' or 'device'."""
     return {STORAGE_KIND: "drive", NETWORK_KIND: "network card"}.get(kind, "device")
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """PCIe link of a device: lanes and generation as trained, and as the slot and the device could do."""
+    """PCIe link of a device.
+
+    Attributes:
+        width: number of lanes in use.
+        gen: PCIe generation in use.
+        width_max: number of lanes that the slot and the device support.
+        gen_max: PCIe generation that the slot and the device support.
+    """
 
     width: int
     gen: int
@@ -39,22 +47,32 @@ class Link:
 
     @property
     def is_degraded(self) -> bool:
+        """True if the link runs below its maximum width or generation."""
         return self.width < self.width_max or self.gen < self.gen_max
 
     @property
-    def shortfall(self) -> str:
-        """How it is trained and what is possible, in words."""
+    def description(self) -> str:
+        """Description of the current and the maximum width and generation."""
         return f"link x{self.width} gen {self.gen}, x{self.width_max} gen {self.gen_max} possible"
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device. `local`: belongs to a host and cannot move. `holder`: a lease id, or whoever else holds it.
+    """One device.
 
-    launch: what a process needs to use it, where it is not simply there on its host (remote devices, parts of devices).
-    others: whoever has it too, according to the fabric.
-    called: what the fabric calls its model, where that is not the system file's name.
-    movable: it is free to be had although it is attached to `attached_to`, where it was found.
+    Attributes:
+        fabric_id: id on the fabric.
+        kind: kind of device, such as 'gpu', 'nvme' or 'nic'.
+        model: model as named in the system file.
+        host_id: id that the host reports, or None if it is unknown.
+        location: place in the fabric, or the name of the host.
+        local: True if the device is built into a host and cannot move.
+        attached_to: host that the device is attached to, or None.
+        holder: id of the lease that holds the device, or another holder.
+        launch: command prefix and variables for remote devices and parts of devices, or None for an attached device.
+        others: further holders according to the fabric.
+        called: model as named by the fabric, if it differs from the system file.
+        movable: True if the device can be taken although it is attached to a host.
     """
 
     fabric_id: str
@@ -74,34 +92,31 @@ class Device:
     movable: bool = False
 
     @property
-    def computes(self) -> bool:
-        """True for what a configuration's `device` can name; drives and network cards are not that."""
-        return self.use == "device"
+    def can_compute(self) -> bool:
+        """True if runs can compute on the device. False for drives and network cards."""
+        return self.noun == "device"
 
     @property
-    def use(self) -> str:
-        """Word for the device in a composition."""
-        return describe_use(self.kind)
+    def noun(self) -> str:
+        """Noun for the device in a composition."""
+        return get_device_noun(self.kind)
 
     @property
-    def physical(self) -> str:
-        """Name of the device that it is, or is a part of."""
+    def physical_id(self) -> str:
+        """Name of the physical device, also for a part of it."""
         return self.launch.device if self.launch else self.fabric_id
 
     def document(self) -> dict[str, Any]:
-        """Return the document of the device for a record.
+        """Return the device as a document for a record, without its holder and state.
 
-        It has no holder and no state, so that equal compositions have equal documents.
+        So equal compositions have equal documents.
         """
         omitted_fields = (*_MOMENTARY_FIELDS, *(("launch",) if self.launch is None else ()))
         return {name: value for name, value in asdict(self).items() if name not in omitted_fields}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Device:
-        """Build the device that a document describes, with the state `in_use`.
-
-        Raises TypeError or KeyError if the document is invalid.
-        """
+        """Build a device with the state `in_use` from its document. Raises TypeError or KeyError if the document is invalid."""
         link, launch = document["link"], document.get("launch")
         nested_fields = {"link": link and Link(**link), "launch": launch and Launch.from_document(launch)}
         return cls(**{**document, **nested_fields, "state": "in_use"})
@@ -109,7 +124,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host; a lease holds whole hosts, because runs that share a host disturb each other."""
+    """One host. A lease holds whole hosts, because runs on the same host disturb each other."""
 
     name: str
     cores: int
@@ -120,19 +135,17 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Hosts and devices at one moment."""
+    """All hosts and devices of a system at one moment."""
 
     hosts: tuple[Host, ...]
     devices: tuple[Device, ...]
 
     def find_device(self, fabric_id: str) -> Device | None:
+        """Return the device with this id, or None if there is none."""
         return next((device for device in self.devices if device.fabric_id == fabric_id), None)
 
     def release_all(self) -> Inventory:
-        """Return the same inventory with all hosts and devices released.
-
-        With it, select() shows whether a configuration could ever fit.
-        """
+        """Return the inventory as if all hosts and devices were released, to test whether a configuration can ever fit."""
         return Inventory(
             tuple(replace(host, holder=None) for host in self.hosts),
             tuple(
@@ -150,7 +163,11 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class ComposedHost:
-    """One host of a composition. p2p: whether its devices reach each other through the fabric; None: the fabric does not tell."""
+    """One host of a composition.
+
+    Attributes:
+        p2p: True if its devices reach each other through the fabric, or None if the fabric does not report it.
+    """
 
     name: str
     cores: int
@@ -160,12 +177,12 @@ class ComposedHost:
     p2p: bool | None = None
 
     @property
-    def in_order(self) -> tuple[Device, ...]:
-        """Devices in the order in which runs use them: the host's own first."""
+    def ordered_devices(self) -> tuple[Device, ...]:
+        """Devices in the order in which runs use them, local devices first."""
         return tuple(sorted(self.devices, key=lambda device: not device.local))
 
     def document(self) -> dict[str, Any]:
-        """See `Composition.document`; without what the fabric does not tell."""
+        """Return the host as a document. Values that the fabric does not report are left out."""
         host_fields = {"name": self.name, "cores": self.cores, "memory_gib": self.memory_gib}
         parts = {"devices": [d.document() for d in self.devices], "storage": [d.document() for d in self.storage]}
         return {**host_fields, **parts, **({} if self.p2p is None else {"p2p": self.p2p})}
@@ -173,23 +190,27 @@ class ComposedHost:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """Hardware obtained, as the fabric reads it back. doubts: (host or device, what forbids taking it for obtained)."""
+    """Obtained hardware, as read back from the fabric.
+
+    Attributes:
+        doubts: pairs of a host or device and the reason why it does not count as obtained.
+    """
 
     hosts: tuple[ComposedHost, ...]
     doubts: tuple[tuple[str, str], ...] = ()
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Every device of every host, storage included."""
+        """All devices of all hosts, including storage."""
         return tuple(device for host in self.hosts for device in (*host.devices, *host.storage))
 
     def document(self) -> dict[str, Any]:
-        """JSON-able; the same for two leases of the same hardware."""
+        """Return the composition as a document, which is equal for two leases of the same hardware."""
         return {"hosts": [host.document() for host in self.hosts]}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Composition:
-        """Build the composition that a document describes. Raises TypeError or KeyError if the document is invalid."""
+        """Build a composition from its document. Raises TypeError or KeyError if the document is invalid."""
 
         def devices(documents: Sequence[Mapping[str, Any]]) -> tuple[Device, ...]:
             return tuple(Device.from_document(device) for device in documents)
@@ -202,7 +223,7 @@ class Composition:
         )
 
     def list_shortfalls(self, configuration: Configuration) -> tuple[str, ...]:
-        """List what is missing so that the configuration cannot be measured at all (as against measured and flagged)."""
+        """List the shortfalls that prevent the configuration from being measured. Lesser differences are only flagged."""
         shortfalls: list[str] = []
         if len(self.hosts) != configuration.hosts:
             shortfalls.append(f"{len(self.hosts)} hosts obtained, {configuration.hosts} requested")
@@ -213,7 +234,7 @@ class Composition:
             if configuration.storage != "local" and not host.storage:
                 shortfalls.append(f"{host.name}: no {configuration.storage} storage obtained")
             if configuration.p2p and not host.p2p:
-                shortfalls.append(f"{host.name}: peer-to-peer through the fabric is not on")
+                shortfalls.append(f"{host.name}: peer-to-peer through the fabric is off")
         return (*shortfalls, *(f"{name}: {words}" for name, words in self.doubts))
 
     def list_mismatches(
@@ -223,7 +244,7 @@ class Composition:
 
         Args:
             configuration: requested hardware.
-            links: (lanes, generation) that the site expects of a model's links, where more than the device itself reports.
+            links: expected (lanes, generation) of the PCIe link by device model.
         """
         mismatches = list(self.list_shortfalls(configuration))
         for host in self.hosts[: configuration.hosts]:
@@ -248,14 +269,16 @@ class Composition:
                 if device.local != (configuration.storage == "nvme")
             )
         if not configuration.p2p:
-            mismatches.extend(f"{host.name}: peer-to-peer is on, not requested" for host in self.hosts if host.p2p)
+            mismatches.extend(f"{host.name}: peer-to-peer is on but not requested" for host in self.hosts if host.p2p)
         mismatches.extend(
             f"{device.fabric_id}: health {device.health}" for device in self.devices if device.health != "ok"
         )
         device_links = [(device, device.link) for device in self.devices if device.link is not None]
-        mismatches.extend(f"{device.fabric_id}: {link.shortfall}" for device, link in device_links if link.is_degraded)
+        mismatches.extend(
+            f"{device.fabric_id}: {link.description}" for device, link in device_links if link.is_degraded
+        )
         for device, link in device_links:
-            # As good as both ends can be, and less than the site expects of the model.
+            # The link is as good as both ends allow, but worse than the site expects of the model.
             width, gen = (links or {}).get(device.model, (0, 0))
             if not link.is_degraded and (link.width < width or link.gen < gen):
                 expectation = f"x{width} gen {gen} expected of {device.model!r}"
@@ -263,8 +286,8 @@ class Composition:
         return tuple(mismatches)
 
 
-POOL = "pool"
-"""Drawer of devices whose entry names none."""
+DEFAULT_DRAWER = "pool"
+"""Drawer of devices whose entry in the system file has none."""
 
 
 def list_built_in_devices(host: HostSpec) -> tuple[Device, ...]:
@@ -280,11 +303,11 @@ def list_built_in_devices(host: HostSpec) -> tuple[Device, ...]:
 
 
 def list_pool_devices(pool: Iterable[PoolSpec]) -> tuple[Device, ...]:
-    """List the devices of the pool; id and location are `<drawer>/slot<n>`."""
+    """List the devices of the pool, with the id and location `<drawer>/slot<n>`."""
     devices: list[Device] = []
     slots: Counter[str] = Counter()
     for spec in pool:
-        drawer = spec.drawer or POOL
+        drawer = spec.drawer or DEFAULT_DRAWER
         for _ in range(spec.count):
             slots[drawer] += 1
             location = f"{drawer}/slot{slots[drawer]}"
@@ -293,9 +316,9 @@ def list_pool_devices(pool: Iterable[PoolSpec]) -> tuple[Device, ...]:
 
 
 def normalize_identity(identity: str) -> str:
-    """Normalise an identity, so that the spellings of different tools compare equal.
+    """Normalise a device id, so that the spellings of different tools compare equal.
 
-    `GPU-`, upper case, the separators of a MAC and the eight-digit PCI domain are removed.
+    The result is in lower case, without the prefix `GPU-` and the separators of a MAC address. PCI domains have four digits.
     """
     text = identity.strip().lower().removeprefix("gpu-").removeprefix("uuid:")
     if text.count(":") == 2 and "." in text:  # PCI: domain:bus:device.function

@@ -1,4 +1,4 @@
-"""The document of a lease beside the records that refer to it: what tables and pages read of it."""
+"""Lease documents in a results directory, with the keys that tables and reports read."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 
-class _Open(BaseModel):
-    # What later versions add is kept, and not looked into.
+class _OpenModel(BaseModel):
+    # Unknown keys, which later versions may add, are kept without validation.
     model_config = ConfigDict(extra="allow")
 
 
-class _KeptDevice(_Open):
+class _KeptDevice(_OpenModel):
     model: str | None = None
     kind: str | None = None
     local: bool | None = None
 
 
-class _KeptHost(_Open):
+class _KeptHost(_OpenModel):
     name: str
     devices: tuple[_KeptDevice, ...] = ()
     storage: tuple[Any, ...] = ()
 
 
-class _KeptComposition(_Open):
+class _KeptComposition(_OpenModel):
     hosts: tuple[_KeptHost, ...] = ()
 
 
-class KeptLease(_Open):
-    """One use of a composition. Times are Unix seconds; null where it did not come to that."""
+class KeptLease(_OpenModel):
+    """Document of one use of a lease. Times are Unix seconds, or None if the lease did not reach that state."""
 
     lease_id: str
     configuration: str
@@ -50,7 +50,7 @@ class KeptLease(_Open):
     mismatches: tuple[Any, ...] = ()
 
 
-def checked_lease(document: Any) -> dict[str, Any]:
-    """The document itself, as it was written; ValueError for one that is not of this form."""
+def validate_lease(document: Any) -> dict[str, Any]:
+    """Return the document unchanged. Raises ValueError if it is not a valid lease document."""
     KeptLease.model_validate(document)
     return dict(document)

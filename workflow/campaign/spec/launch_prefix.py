@@ -1,7 +1,7 @@
-"""What a process needs to use a device that nothing attaches to its host: words before its command, and variables. Pure.
+"""Command prefix and environment variables by which a process uses devices that are not attached to its host.
 
-Remote devices and parts of devices (MIG, MPS) are used like this. Words and values are templates: names in
-braces are filled in for the devices that one process uses.
+These are remote devices and parts of devices (MIG, MPS). Prefix and variables are templates, in which names in braces are
+replaced by values for the devices of one process.
 """
 
 from __future__ import annotations
@@ -12,24 +12,30 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-NAMES: Mapping[str, str] = {
+TEMPLATE_NAMES: Mapping[str, str] = {
     "devices": "number of devices that the process uses",
     "fraction": "part of each device, as a decimal number such as 0.25",
-    "percent": "the same in percent, such as 25",
-    "memory_mib": "`measure_memory_mib` of the entry",
-    "ids": "ids of its devices, joined by commas; one that several parts share stands once",
-    "servers": "where its devices are: its own host, or the pool's drawers; joined by commas",
-    "host": "host that the process is of",
+    "percent": "part of each device in percent, such as 25",
+    "memory_mib": "`read_memory_mib` of the entry",
+    "ids": "ids of its devices, joined by commas and without duplicates",
+    "servers": "locations of its devices (its own host, or drawers of the pool), joined by commas",
+    "host": "host of the process",
 }
-"""What can stand in braces."""
+"""Names that templates can have in braces, with their meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a process comes to one device, or to a part of it.
+    """Access of a process to one device or to a part of it.
 
-    prefix, environment: templates (`NAMES`); fraction: the part, exactly, such as 1/7; device: name of the physical device that it
-    is, or is a part of; id: what the process knows it by (a MIG UUID, an index); server: where it is.
+    Attributes:
+        prefix: words before the command, as templates (`NAMES`).
+        environment: environment variables, as templates.
+        fraction: exact fraction of the device, such as 1/7.
+        memory_mib: device memory of this part, or None.
+        device: name of the physical device.
+        id: id by which the process uses the device, such as a MIG UUID or an index.
+        server: location of the device.
     """
 
     prefix: tuple[str, ...] = ()
@@ -47,13 +53,13 @@ class Launch:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Launch:
-        """The launch that `dataclasses.asdict`, or JSON of it, describes. TypeError, KeyError: the document describes none."""
+        """Build a launch from its document (`dataclasses.asdict`). Raises TypeError or KeyError if the document is invalid."""
         return cls(**{**document, "prefix": tuple(document["prefix"])})
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceEnvironment:
-    """Command prefix and variables that one process needs for its devices; empty for devices that are attached to its host."""
+    """Command prefix and variables of one process for its devices. Both are empty if the devices are attached to its host."""
 
     prefix: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -65,7 +71,7 @@ def build_device_environment(launches: Sequence[Launch | None], host: str) -> De
     Raises ValueError if the devices need different settings.
 
     Args:
-        launches: launch of each device; None for an attached one.
+        launches: launch of each device, or None for an attached device.
         host: host of the process.
     """
     remote_launches = [launch for launch in launches if launch is not None]
@@ -75,7 +81,9 @@ def build_device_environment(launches: Sequence[Launch | None], host: str) -> De
     if len(remote_launches) != len(launches) or any(
         launch.shared_settings != first.shared_settings for launch in remote_launches
     ):
-        raise ValueError("its devices are used in different ways, and one process can be started in one only")
+        raise ValueError(
+            "its devices need different command prefixes or variables, but one process can have only one of each"
+        )
     values = {
         "devices": str(len(remote_launches)),
         "fraction": format_decimal(first.fraction),
@@ -94,7 +102,7 @@ def build_device_environment(launches: Sequence[Launch | None], host: str) -> De
 def format_decimal(fraction: str) -> str:
     """Format a fraction as a decimal number, rounded down, such as 0.142857 for 1/7.
 
-    It is never rounded up, because seven times 1/7 would then be more than a device.
+    It is never rounded up, because seven parts of 1/7 would then exceed the device.
     """
     million = Fraction(fraction) * 1_000_000
     return f"{int(million) / 1_000_000:.6f}".rstrip("0").rstrip(".")
@@ -108,7 +116,7 @@ def parse_fraction(value: str | float) -> Fraction:
         part = Fraction(0)
     if not 0 < part <= 1:
         raise ValueError(
-            f"'{value}' is not a valid fraction of a device: give one above 0 and at most 1, such as 1/7 or 0.25"
+            f"'{value}' is not a valid fraction of a device; it must be above 0 and at most 1, such as 1/7 or 0.25"
         )
     return part
 
@@ -117,9 +125,10 @@ def parse_names(text: str) -> Iterator[str]:
     """Yield the names in the braces of a template. Raises ValueError if the template is invalid or has an unknown name."""
     for _, name in _split_template(text):
         if name is not None:
-            if name not in NAMES:
+            if name not in TEMPLATE_NAMES:
                 raise ValueError(
-                    f"'{{{name}}}' is not known; there are: {', '.join(NAMES)} (write {{{{ and }}}} for literal braces)"
+                    f"'{{{name}}}' is not a known name; there are: "
+                    f"{', '.join(TEMPLATE_NAMES)} (write {{{{ and }}}} for literal braces)"
                 )
             yield name
 
@@ -129,12 +138,12 @@ def _fill_template(text: str, values: Mapping[str, str]) -> str:
 
 
 def _split_template(text: str) -> Iterator[tuple[str, str | None]]:
-    # Plain names only: format fields could otherwise reach into attributes.
+    # Only plain names are allowed, because format fields could otherwise access attributes.
     try:
         parts = list(string.Formatter().parse(text))
     except ValueError as error:
         raise ValueError(f"'{text}': {error}; write {{{{ and }}}} for literal braces") from error
     for literal, name, form, conversion in parts:
         if name is not None and (form or conversion):
-            raise ValueError(f"'{text}': only plain names can stand in braces, without ':' or '!'")
+            raise ValueError(f"'{text}': braces can contain only plain names, without ':' or '!'")
         yield literal, name

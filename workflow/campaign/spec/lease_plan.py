@@ -1,7 +1,7 @@
-"""The plan of one lease as a document (`lease-plan/1`): everything that `campaign measure` needs, in one file.
+"""Plan of one lease as a document (`lease-plan/1`), which contains everything that `campaign measure` needs.
 
-The workflow, or `campaign plan --write`, writes it to `plan/leases/<lease>.json`, anew where a run or the manifest is missing.
-`checksum` covers all of it: a file that was edited or cut short is refused.
+The workflow, or `campaign plan --write`, writes it to `plan/leases/<lease>.json`, and again if a run or the manifest is missing.
+`checksum` covers the whole document, so that an edited or truncated file is rejected.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from campaign.spec.fields import ClosedModel, VersionedModel
 
 SCHEMA: Literal["lease-plan/1"] = "lease-plan/1"
 HASHED_PARTS = ("system", "configuration", "workload")
-"""Parts of a cell's specification that many cells share: the specification holds their hashes."""
-_AGAIN = "write it again with 'campaign plan --write'"
+"""Parts of a cell's specification that many cells share. The specification contains their hashes."""
+_REWRITE_HINT = "write it again with 'campaign plan --write'"
 
 
 class LeaseCharge(ClosedModel):
-    """What a site charges for a lease, and what its allocation asks of Slurm."""
+    """Resources that a site charges for a lease, and the request of its Slurm allocation."""
 
     hosts: int
-    """Hosts of the composition."""
+    """Number of hosts of the composition."""
     donors: int = 0
-    """Further hosts that are held because a device of theirs is composed (`home` of a pool entry)."""
+    """Number of further hosts that are held because one of their devices is composed (`home` of a pool entry)."""
     devices: float
-    """Most devices that are held at a time."""
+    """Maximum number of devices that are held at the same time."""
     devices_idle: float
-    """Of the devices held, those that no run uses."""
+    """Number of held devices that no run uses."""
     partition: str
-    """Partition; empty for the default one, and without Slurm."""
+    """Partition. Empty for the default partition, and without Slurm."""
     time_limit_min: int | None
-    """Time limit of the allocation in minutes; null without Slurm."""
+    """Time limit of the allocation in minutes. Null without Slurm."""
     gres: str
-    """Generic resource that is asked for on each host, such as `gpu:4`; empty without Slurm."""
+    """Generic resource (GRES) requested on each host, such as `gpu:4`. Empty without Slurm."""
     exclusive: bool
-    """Whether whole hosts are asked for."""
+    """True if whole hosts are requested."""
     device_hours: float | None
-    """Expected device-hours held; null where they are unknown."""
+    """Expected device-hours held. Null if unknown."""
     host_hours: float | None
-    """Expected host-hours held; null where they are unknown."""
+    """Expected host-hours held. Null if unknown."""
     price: float | None = None
-    """Price of these device-hours, at the mean price of the configuration's devices; null where one has none."""
+    """Price of these device-hours, at the mean price of the configuration's devices. Null if a device has no price."""
 
 
 class LeaseForecast(VersionedModel):
@@ -56,17 +56,17 @@ class LeaseForecast(VersionedModel):
     gone = frozenset({"parts"})
 
     runs: int
-    """Runs that it is about."""
+    """Number of these runs."""
     expected_s: float | None
-    """Expected duration in seconds, composing included; null where it is unknown."""
+    """Expected duration in seconds, including composing. Null if unknown."""
     low_s: float | None
-    """Lower end of its interval, by how far earlier forecasts were off; null where it is unknown."""
+    """Lower bound of the expected duration, derived from the errors of earlier forecasts. Null if unknown."""
     high_s: float | None
-    """Upper end of it."""
+    """Upper bound of the expected duration. Null if unknown."""
     runs_s: float | None
-    """Expected duration of the runs and of what lies between them; null where it is unknown."""
+    """Expected duration of the runs and of the time between them, in seconds. Null if unknown."""
     basis: str
-    """What the expectation rests on."""
+    """Basis of the forecast."""
 
 
 class PlannedCell(ClosedModel):
@@ -77,29 +77,31 @@ class PlannedCell(ClosedModel):
     workload: str
     """Name of the workload."""
     batch: int
-    """Samples a device takes in one step."""
+    """Samples per device and step."""
     precision: str
     """Number format."""
     options: dict[str, Scalar] = Field(default_factory=dict)
     """Options that are axes of the campaign."""
     settings: Settings
-    """Steps, repetitions and compositions, target, seed and time limit."""
+    """Steps, repetitions, compositions, target, seed and time limit."""
     runs: tuple[int, ...] = ()
-    """Numbers of its runs on this lease: (composition - 1) x 1000 + 1, 2, .."""
+    """Numbers of its runs in this lease: (composition - 1) x 1000 + 1, 2, .."""
     specification: dict[str, Any]
-    """What makes the cell what it is; `system`, `configuration` and `workload` are hashes of `parts`."""
+    """Specification that identifies the cell. `system`, `configuration` and `workload` are hashes of `parts`."""
     reference: str = ""
-    """Part of the specification of the control cell, which uses the first device of the first host alone; empty for others."""
+    """Hash of the lease shape, in the specification of the reference cell, which uses only the first device of the first host.
+    Empty for all other cells."""
     memory_key: str
-    """Equal for cells that differ in their batch alone: key of `batches`, and of the files in limits/."""
+    """Key that is equal for cells that differ only in their batch. It is used in `batches` and for the files in limits/."""
 
 
-def _without_layout(given: object) -> object:
+def remove_layout(given: object) -> object:
+    """Return a document without the layout number that earlier versions wrote."""
     return drop_layout(given) if isinstance(given, dict) else given
 
 
 class LeasePlan(ClosedModel):
-    """One lease: what is composed, which runs are measured on it, and how."""
+    """Plan of one lease: the composition, its runs, and their settings."""
 
     schema_version: Literal["lease-plan/1"] = SCHEMA
     """Version of this format."""
@@ -107,50 +109,51 @@ class LeasePlan(ClosedModel):
     """Name of the campaign."""
     lease: str
     """Name of the lease."""
-    configuration: Annotated[Configuration, BeforeValidator(_without_layout)]
-    """Hardware that is composed."""
+    configuration: Annotated[Configuration, BeforeValidator(remove_layout)]
+    """Hardware to compose."""
     composition: int = 1
-    """Which composition of the configuration it is, from 1."""
+    """Number of the composition of this configuration, from 1."""
     run_set: str
     """Hash of the runs."""
     cells: tuple[PlannedCell, ...]
-    """Cells that are measured."""
+    """Cells to measure."""
     parts: dict[str, dict[str, Any]]
     """Parts of specifications, by hash."""
     batches: dict[str, tuple[tuple[int, str], ...]]
-    """By `hash_memory_use`: batch and cell id of every cell of the campaign with this key, in this lease or not."""
+    """Batch and cell id of every cell of the campaign, by `memory_key`, including cells of other leases."""
     forecast: LeaseForecast | None
-    """Expected duration; null where nothing is to be measured."""
+    """Expected duration. Null if nothing is to be measured."""
     charge: LeaseCharge | None = None
-    """What a site charges for it, and what its allocation asks for; null where nothing is to be measured."""
+    """Resources that a site charges for the lease, and the request of its allocation. Null if nothing is to be measured."""
     slurm: dict[str, Any]
-    """Options of the allocation: those of the system file and its overrides, with those of the profile or command line."""
+    """Options of the allocation: those of the system file and its overrides, updated by those of the profile or command line."""
     campaign_hash: str
-    """Hash of `campaign_as_used`; its name in shared/ of the results."""
+    """Hash of `campaign_as_used`, which is its file name in shared/ of the results."""
     campaign_as_used: dict[str, Any]
-    """The campaign, its system and its workloads, with all defaults filled in."""
+    """Campaign, system and workloads with all defaults filled in."""
     token: str = ""
-    """Drawn anew whenever a run or the manifest is missing: Snakemake makes no manifest again from a file with the same content."""
+    """Random text that changes whenever a run or the manifest is missing, because Snakemake repeats a job only if the content of
+    its input has changed."""
     checksum: str = ""
-    """Hash of all of the above."""
+    """Hash of all other keys."""
 
     @property
     def digest(self) -> str:
-        """Hash of what is measured and how, without what is expected of it."""
-        return document_digest(self.lease, self.run_set, self.slurm, self.campaign_hash)
+        """Hash of the measurements and their settings, without the forecast."""
+        return compute_digest(self.lease, self.run_set, self.slurm, self.campaign_hash)
 
     @property
-    def is_of_several_systems(self) -> bool:
-        """Whether the campaign is measured on several systems."""
+    def has_several_systems(self) -> bool:
+        """True if the campaign is measured on several systems."""
         return "systems" in self.campaign_as_used
 
     @cached_property
-    def work(self) -> tuple[Cell, ...]:
-        """The cells as the rest of the package knows them."""
+    def work_cells(self) -> tuple[Cell, ...]:
+        """Cells of the lease as `Cell` objects."""
         return tuple(
             Cell(
                 c.id,
-                self.configuration.first_device() if c.reference else self.configuration,
+                self.configuration.with_first_device() if c.reference else self.configuration,
                 c.workload,
                 c.batch,
                 c.precision,
@@ -162,59 +165,65 @@ class LeasePlan(ClosedModel):
         )
 
     @cached_property
-    def _by_id(self) -> dict[str, PlannedCell]:
+    def _cell_by_id(self) -> dict[str, PlannedCell]:
         return {cell.id: cell for cell in self.cells}
 
     def specification(self, cell: Cell) -> dict[str, Any]:
-        """What is hashed into the id of one of the cells, in full."""
-        hashed = self._by_id[cell.id].specification
+        """Return the full specification of a cell, from which its id is computed."""
+        hashed = self._cell_by_id[cell.id].specification
         return {**hashed, **{part: self.parts[hashed[part]] for part in HASHED_PARTS}}
 
     def memory_key(self, cell: Cell) -> str:
-        return self._by_id[cell.id].memory_key
+        """Return the key that a cell shares with cells that differ only in their batch."""
+        return self._cell_by_id[cell.id].memory_key
 
-    def text(self, campaigns: dict[str, str] | None = None) -> str:
-        """The file's content, with its checksum: a line a part. campaigns: texts of campaigns by hash, kept from lease to lease."""
+    def format_text(self, campaigns: dict[str, str] | None = None) -> str:
+        """Return the content of the file with its checksum, one key per line.
+
+        Args:
+            campaigns: cache of the JSON texts of campaigns by hash, shared between leases.
+        """
         as_used = {} if campaigns is None else campaigns
         if self.campaign_hash not in as_used:
             as_used[self.campaign_hash] = dump_canonical_json(self.campaign_as_used)
         document = self.model_dump(mode="json", exclude={"campaign_as_used", "checksum"})
         parts = {name: dump_canonical_json(part) for name, part in document.items()}
         parts["campaign_as_used"] = as_used[self.campaign_hash]
-        whole = ",".join(f'"{name}":{parts[name]}' for name in sorted(parts))
-        parts["checksum"] = f'"{hash_text("{" + whole + "}")}"'
+        body = ",".join(f'"{name}":{parts[name]}' for name in sorted(parts))
+        parts["checksum"] = f'"{hash_text("{" + body + "}")}"'
         return "{\n" + ",\n".join(f'"{name}":{part}' for name, part in parts.items()) + "\n}\n"
 
 
-def document_digest(lease: str, run_set: str, slurm: dict[str, Any], campaign_hash: str) -> str:
-    """See `LeasePlan.digest`."""
+def compute_digest(lease: str, run_set: str, slurm: dict[str, Any], campaign_hash: str) -> str:
+    """Return the hash described at `LeasePlan.digest`."""
     return hash_document([lease, run_set, slurm, campaign_hash], 12)
 
 
 def read_lease_plan(path: Path) -> LeasePlan:
-    """The document in a file; ConfigError says why it is none, and what to do."""
+    """Read a lease plan from a file. Raises ConfigError with the problem and the remedy if it is invalid."""
     try:
         document = load_json(path)
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}); 'campaign plan --write' writes a lease plan for every lease"
+            f"{path}: cannot be read ({error.strerror}); 'campaign plan --write' writes the plans of all leases"
         ) from error
     except ValueError as error:
-        raise ConfigError(f"{path}: is not JSON ({error}); {_AGAIN}") from error
+        raise ConfigError(f"{path}: is not valid JSON ({error}); {_REWRITE_HINT}") from error
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version != SCHEMA:
         raise ConfigError(
-            f"{path}: schema_version is {version!r}, not '{SCHEMA}'; give a file of plan/leases/, or {_AGAIN}"
+            f"{path}: schema_version is {version!r} instead of '{SCHEMA}'; give a file in plan/leases/, or {_REWRITE_HINT}"
         )
-    if document.get("checksum") != _checksum(document):
+    if document.get("checksum") != _compute_checksum(document):
         raise ConfigError(
-            f"{path}: was edited or is not complete: its checksum does not match; change the campaign file, then {_AGAIN}"
+            f"{path}: was edited or is incomplete (its checksum does not "
+            f"match); edit the campaign file instead, then {_REWRITE_HINT}"
         )
     try:
         return LeasePlan.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {format_first_error(error, 'the file')}; {_AGAIN}") from error
+        raise ConfigError(f"{path}: {format_first_error(error, 'the file')}; {_REWRITE_HINT}") from error
 
 
-def _checksum(document: dict[str, Any]) -> str:
+def _compute_checksum(document: dict[str, Any]) -> str:
     return hash_document({name: value for name, value in document.items() if name != "checksum"})

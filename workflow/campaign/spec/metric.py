@@ -1,4 +1,4 @@
-"""What a number of a run is: its unit, by the end of its name, and which direction of it is better."""
+"""Metrics of runs, with the unit that the end of their name implies, their better direction, and their scaling."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any, Literal
 Better = Literal["higher", "lower"]
 
 Scaling = Literal["total_rate", "rate_per_device", "time_of_fixed_work", "time_per_device_work", "none"]
-"""What a number does on more devices that work without loss: it grows, stays, falls, stays, or nothing is expected of it."""
+"""Change of a metric on more devices without losses. A `total_rate` grows, a `rate_per_device` is constant, a `time_of_fixed_work`
+falls, a `time_per_device_work` is constant, and `none` makes no prediction."""
 
 MEASURED_BY_CAMPAIGN = ("throughput_per_device_per_s", "step_median_s", "step_p95_s", "step_cv_pct", "wall_s")
-"""Numbers that this program computes for every run, beside the throughput. No parser may use one of these names."""
+"""Metrics that this program computes for every run, in addition to the throughput. Parsers cannot use these names."""
 
 _UNITS: Mapping[str, tuple[str, str, Better | None]] = {
     "_gb_per_s": ("GB/s", "1e9 bytes per second", "higher"),
@@ -40,7 +41,8 @@ _UNITS: Mapping[str, tuple[str, str, Better | None]] = {
     "_w": ("W", "watts", None),
     "_c": ("°C", "degrees Celsius", None),
 }
-"""End of a name -> symbol of the unit, the unit in words, and the better direction where the unit alone tells it."""
+"""(symbol of the unit, unit in words, better direction) by the end of a metric's name. The direction is None if the unit does not
+determine it."""
 
 _SCALING: Mapping[str, Scaling] = {
     r".* _per_device (_per_s)?": "rate_per_device",
@@ -56,16 +58,22 @@ _SCALING: Mapping[str, Scaling] = {
     r".* latency_ .* | (ttft | tpot | itl | e2e) _ms .*": "none",
     r".* _(pct | mib | gib | mhz | bytes | j | per_j | w | c)": "none",
 }
-"""Names of numbers that this program and its built-in parsers give -> what these are. The first pattern that matches counts."""
+"""Scaling of the metrics of this program and its built-in parsers, by a pattern for their names. The first match is used."""
 
 _STATISTIC = re.compile(r"_(p\d+(?:_\d+)?|mean|median|max|min)$")
-"""What may stand behind the unit: which statistic of several numbers it is. `p99_9` is the 99.9th percentile; `_min` without a unit
-before it is minutes."""
+"""Statistic that may follow the unit in a name. `p99_9` is the 99.9th percentile. `_min` without a unit before it means minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number of a run. name: column of the runs table; scaling: None where nothing tells it."""
+    """Metric of a run.
+
+    Attributes:
+        name: column of the runs table.
+        unit: symbol of the unit.
+        better: better direction.
+        scaling: scaling with the number of devices, or None if it is unknown.
+    """
 
     name: str
     unit: str
@@ -73,51 +81,52 @@ class Metric:
     scaling: Scaling | None = field(default=None, compare=False)
 
     @property
-    def higher(self) -> bool:
+    def is_higher_better(self) -> bool:
+        """True if higher values are better."""
         return self.better == "higher"
 
     @property
     def label(self) -> str:
-        """What it is called in sentences: its name without its unit."""
+        """Name for sentences, without the unit."""
         statistic = _find_statistic(self.name)
         stem = self.name.removesuffix(statistic)
         return (stem.removesuffix(_find_unit_suffix(self.name)) + statistic).replace("_", " ")
 
     @property
-    def axis(self) -> str:
-        """Label of an axis: 'latency (µs)'."""
+    def axis_label(self) -> str:
+        """Label of an axis, such as 'latency (µs)'."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
     @property
     def heading(self) -> str:
-        """Head of a column of its numbers."""
-        return "Samples/s" if self == THROUGHPUT else self.axis[:1].upper() + self.axis[1:]
+        """Heading of a table column."""
+        return "Samples/s" if self == THROUGHPUT else self.axis_label[:1].upper() + self.axis_label[1:]
 
     @property
-    def performance(self) -> str:
-        """What a ratio of two cells is of: more of it is better."""
-        return self.label if self.higher else f"1/{self.label}"
+    def performance_name(self) -> str:
+        """Name of the quantity that ratios of cells compare, of which more is better."""
+        return self.label if self.is_higher_better else f"1/{self.label}"
 
     @property
-    def scales(self) -> bool:
-        """Whether it tells how much work devices do together, so that it has an efficiency and an ideal line."""
+    def has_efficiency(self) -> bool:
+        """True if the metric has an efficiency and an ideal line when the number of devices changes."""
         return self.scaling not in (None, "none")
 
     @property
     def is_per_device(self) -> bool:
-        """Whether it stays as it is on more devices that work without loss."""
+        """True if the metric is constant on more devices without losses."""
         return self.scaling in ("rate_per_device", "time_per_device_work")
 
     @property
-    def total_performance(self) -> str:
-        """What a speed-up on more devices is of."""
+    def total_performance_name(self) -> str:
+        """Name of the quantity that speed-ups on more devices compare."""
         if self.scaling == "time_per_device_work":
             return "work per second"
-        return f"total {self.label}" if self.scaling == "rate_per_device" else self.performance
+        return f"total {self.label}" if self.scaling == "rate_per_device" else self.performance_name
 
     @property
-    def suffix(self) -> str:
-        """Unit as names of columns end with it; empty where its name has none."""
+    def unit_suffix(self) -> str:
+        """Unit at the end of the name, as in column names. Empty if the name has no unit."""
         return _find_unit_suffix(self.name).removeprefix("_")
 
     def read_value(self, throughput_per_s: float | None, metrics: Mapping[str, float]) -> float | None:
@@ -125,22 +134,25 @@ class Metric:
         return throughput_per_s if self.name == "throughput_per_s" else metrics.get(self.name)
 
     def document(self) -> dict[str, Any]:
-        declared = {} if self.scaling == _find_scaling(self.name) else {"scaling": self.scaling}
-        return {"name": self.name, "label": self.label, "unit": self.unit, "better": self.better, **declared}
+        """Return the metric as a document."""
+        declared_scaling = {} if self.scaling == _find_scaling(self.name) else {"scaling": self.scaling}
+        return {"name": self.name, "label": self.label, "unit": self.unit, "better": self.better, **declared_scaling}
 
 
 THROUGHPUT = Metric("throughput_per_s", "samples/s", "higher", "total_rate")
-"""The metric of a campaign that names none."""
+"""Metric of campaigns without `metric`."""
 
 
 def find_metric(
     name: str, unit: str | None = None, better: Better | None = None, scaling: Scaling | None = None
 ) -> Metric | None:
-    """Return the metric of that name, or None if nothing tells which direction is better.
+    """Return the metric of this name, or None if its better direction is unknown.
 
     Args:
-        name: column of the runs table
-        unit, better, scaling: what is declared of it, in place of what its name tells
+        name: column of the runs table.
+        unit: declared unit. The default is derived from the name.
+        better: declared better direction. The default is derived from the unit.
+        scaling: declared scaling. The default is derived from the name.
     """
     scaling = scaling or _find_scaling(name)
     if name == THROUGHPUT.name:
@@ -151,7 +163,7 @@ def find_metric(
 
 
 def from_document(document: Mapping[str, Any]) -> Metric:
-    """Build the metric from its document; an empty document gives the throughput."""
+    """Build a metric from its document. An empty document gives the throughput."""
     if not document:
         return THROUGHPUT
     name = document["name"]
@@ -159,17 +171,17 @@ def from_document(document: Mapping[str, Any]) -> Metric:
 
 
 def read_primary_metric(context: Mapping[str, Any]) -> Metric:
-    """Return the primary metric from the context document of a campaign; throughput if it names none."""
+    """Return the primary metric in the context document of a campaign. The default is the throughput."""
     return from_document(context.get("campaign", {}).get("metric") or {})
 
 
-def unit_words(name: str) -> str | None:
-    """Return the unit of a number in words, by the end of its name; None if the name has no unit."""
+def get_unit_words(name: str) -> str | None:
+    """Return the unit of a metric in words, by the end of its name, or None if the name has no unit."""
     return _UNITS[suffix][1] if (suffix := _find_unit_suffix(name)) else None
 
 
 def _find_scaling(name: str) -> Scaling | None:
-    """Return what the number of a known name is; None if nothing is known of it."""
+    """Return the scaling of a metric with a known name, or None if the name is unknown."""
     return next((scaling for names, scaling in _SCALING.items() if re.fullmatch(names, name, re.VERBOSE)), None)
 
 

@@ -1,11 +1,11 @@
-"""How long the operations of a fabric took: recorded durations as data (`operation-times/1`). Pure but for reading a file.
+"""Recorded durations of fabric operations as data (`operation-times/1`).
 
-A session is one stretch of recording: one log file, or the leases of one campaign. Operations of a session resemble each other more
-than those of two sessions, so that sessions are kept apart. In the file, an operation is a row
+A session is one continuous recording, such as one log file or the leases of one campaign. Operations of one session resemble each
+other more than those of different sessions, so sessions are kept apart. In the file, an operation is a row
 
     [operation, device kind, box, answer, seconds, group]
 
-with "" for what is not known; operations with the same group belong to one recomposition, in the order in which they ran.
+in which "" stands for an unknown value. Operations of the same group belong to one recomposition, in the order in which they ran.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from campaign.common.files import read_bytes
 SCHEMA = "operation-times/1"
 
 Operation = Literal["detach", "attach", "inventory", "read_back", "visible", "request", "rest"]
-"""`inventory`: reading all boxes; `read_back`: reading one box after an attach; `visible`: from attached to seen by the host;
-`request`: one that changes a fabric whose composing is not one operation a device;
-`rest`: what composing took beside all operations."""
+"""`inventory`: reading all boxes; `read_back`: reading one box after an attach; `visible`: from attachment until the host sees the
+device; `request`: change of a fabric that does not compose device by device; `rest`: time of composing outside of all
+operations."""
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -36,7 +36,11 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class OperationTime:
-    """One operation. answer: what the control plane said of an attach ("true", "false"); it need not be what happened."""
+    """Duration of one operation.
+
+    Attributes:
+        answer: answer of the control plane to an attach ("true" or "false"), which may be wrong.
+    """
 
     operation: Operation
     device: str
@@ -55,7 +59,12 @@ class OperationTime:
 
 @dataclass(frozen=True, slots=True)
 class RecordingSession:
-    """Operations recorded in one stretch, in order. resolution_s: of its clock; 1 where only whole seconds were printed."""
+    """Operations of one continuous recording, in order.
+
+    Attributes:
+        began: start of the recording.
+        resolution_s: resolution of its clock, which is 1 if only whole seconds were printed.
+    """
 
     name: str
     operations: tuple[OperationTime, ...]
@@ -72,7 +81,12 @@ class RecordingSession:
 
 @dataclass(frozen=True, slots=True)
 class OperationTimes:
-    """Recorded times of one kind of fabric. source: what was recorded, and where it can be had, in words."""
+    """Recorded operation times of one kind of fabric.
+
+    Attributes:
+        source: description of the recording.
+        address: address from which the recording is available.
+    """
 
     fabric: str
     source: str
@@ -85,14 +99,21 @@ class OperationTimes:
     def select_seconds(self, operation: Operation, device: str = "", box: str = "", answer: str = "") -> list[float]:
         """Return the durations (s) of the operations that match all filters that are not empty."""
         return [
-            timed.seconds
+            operation_time.seconds
             for session in self.sessions
-            for timed in session.operations
-            if timed.matches(operation, device, box, answer)
+            for operation_time in session.operations
+            if operation_time.matches(operation, device, box, answer)
         ]
 
     def quantile(self, share: float, operation: Operation, device: str = "", answer: str = "") -> float | None:
-        """A quantile over all sessions together, by linear interpolation; None where the operation was never timed."""
+        """Return a quantile over all sessions by linear interpolation, or None if the operation was never timed.
+
+        Args:
+            share: probability of the quantile, from 0 to 1.
+            operation: operation to select.
+            device: kind of device to select, or '' for all.
+            answer: answer to select, or '' for all.
+        """
         values = sorted(self.select_seconds(operation, device, "", answer))
         if not values:
             return None
@@ -102,21 +123,21 @@ class OperationTimes:
         return values[low] + (position - low) * (values[high] - values[low])
 
     def scale_times(self, factor: float) -> OperationTimes:
-        """Return the recording with each time multiplied by a factor."""
+        """Return the recording with all times multiplied by a factor."""
         if factor == 1:
             return self
         scaled_times = self._map_operations(lambda each: replace(each, seconds=factor * each.seconds))
         return replace(scaled_times, source=f"{self.source}, times {factor:g}")
 
     def double_readings(self, pause_s: float) -> OperationTimes:
-        """The recording as if each reading were followed by another after a pause, for states that two readings agree on."""
+        """Return the recording as if every reading were repeated after a pause, for fabrics whose state is read twice."""
         extra_s = pause_s + (self.quantile(0.5, "inventory") or 0.0)
 
-        def lengthen(each: OperationTime) -> OperationTime:
+        def lengthen_reading(each: OperationTime) -> OperationTime:
             reading = each.operation in ("inventory", "read_back")
             return replace(each, seconds=each.seconds + extra_s) if reading else each
 
-        return self._map_operations(lengthen)
+        return self._map_operations(lengthen_reading)
 
     def drop_device_kinds(self) -> OperationTimes:
         """Return the recording without device kinds, so that its times apply to devices of every kind."""
@@ -132,7 +153,7 @@ class OperationTimes:
         return random.choice(values) if values else 0.0
 
     def document(self) -> dict[str, Any]:
-        """JSON-serialisable; `from_document` reads it."""
+        """Return the recording as a JSON-serialisable document (see `from_document`)."""
         sessions = [
             {
                 "session": s.name,
@@ -147,7 +168,7 @@ class OperationTimes:
 
 
 def from_document(document: Any, where: str = "operation times") -> OperationTimes:
-    """Raises ConfigError for what is no such document."""
+    """Build a recording from its document. Raises ConfigError if the document is invalid."""
     try:
         if document["schema_version"] != SCHEMA:
             raise ValueError(f"schema_version is not {SCHEMA}")
@@ -161,18 +182,20 @@ def from_document(document: Any, where: str = "operation times") -> OperationTim
         return OperationTimes(str(document["fabric"]), str(source["words"]), str(source["address"]), tuple(sessions))
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{where}: no times of operations ({type(error).__name__}: {error}); "
-            "`campaign fabric times SYSTEM` writes such a file"
+            f"{where}: not a valid file of operation times ({type(error).__name__}: {error}); "
+            "`campaign fabric times SYSTEM` writes a valid one"
         ) from error
 
 
 def _parse_operations(rows: Iterable[Sequence[Any]]) -> tuple[OperationTime, ...]:
-    found = []
+    operations = []
     for operation, device, box, answer, seconds, group in rows:
         if operation not in OPERATIONS or not 0 <= float(seconds) < math.inf:
-            raise ValueError(f"{operation} of {seconds} s; operations are {', '.join(OPERATIONS)}")
-        found.append(OperationTime(operation, str(device), str(box), str(answer), float(seconds), int(group)))
-    return tuple(found)
+            raise ValueError(
+                f"operation {operation!r} with {seconds} s is invalid; operations are: {', '.join(OPERATIONS)}"
+            )
+        operations.append(OperationTime(operation, str(device), str(box), str(answer), float(seconds), int(group)))
+    return tuple(operations)
 
 
 def read_times(path: Path) -> OperationTimes:
@@ -180,7 +203,7 @@ def read_times(path: Path) -> OperationTimes:
     try:
         document = yaml.load(read_bytes(path), _Loader)
     except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{path}: cannot be read ({error})") from error
     return from_document(document, str(path))
 
 
@@ -191,6 +214,6 @@ def read_published_times(name: str) -> OperationTimes:
         file.name.removesuffix(".yaml") for file in directory.iterdir() if file.name.endswith(".yaml")
     )
     if name not in available_names:
-        raise ConfigError(f"no recorded times {name!r}; there are: {', '.join(available_names)}")
+        raise ConfigError(f"no recorded times are called {name!r}; there are: {', '.join(available_names)}")
     text = (directory / f"{name}.yaml").read_text(encoding="utf-8")
     return from_document(yaml.load(text, _Loader), f"{name}.yaml")

@@ -1,4 +1,4 @@
-"""The plan as a document (`plan/1`): what `campaign plan --json` and plan/plan.json say. Its JSON Schema is made from this."""
+"""Plan of a campaign as a document (`plan/1`), as printed by `campaign plan --json` and written to plan/plan.json."""
 
 from __future__ import annotations
 
@@ -16,140 +16,140 @@ PLAN_SCHEMA: Literal["plan/1"] = "plan/1"
 
 
 class Totals(VersionedModel):
-    """The whole plan in numbers."""
+    """Totals of the whole plan."""
 
     gone = frozenset({"attached_in_file_order", "attached_at_random", "parts", "assumed"})
 
     cells: int
-    """Cells of the matrix."""
+    """Number of cells in the matrix."""
     runs: int
-    """Runs: cells times their repetitions, and those of the reference."""
+    """Number of runs, including those of the reference."""
     runs_without_record: int
-    """Runs that will be measured; at most, where the campaign has a target for their interval."""
+    """Number of runs to measure. This is the maximum if the campaign has a target for the interval."""
     runs_without_record_least: int
-    """Runs that will be measured whatever they give."""
+    """Number of runs that must be measured even if every target is reached early."""
     runs_implied: int
-    """Runs without a record that are recorded without being started: smaller batches ran out of memory."""
+    """Number of runs that will be recorded as `implied` without being started, because smaller batches ran out of memory."""
     cells_without_record: int
-    """Cells with at least one run that will be measured."""
+    """Number of cells with at least one run to measure."""
     leases: int
-    """Leases, each one composition of a configuration."""
+    """Number of leases. Each lease is one composition of a configuration."""
     recompositions: int
-    """Leases still to be measured for which the fabric has to move devices."""
+    """Number of leases to measure for which the fabric must move devices."""
     recompositions_least: int
-    """Distinct compositions among them: no order and no sharing could do with fewer."""
+    """Number of distinct compositions among these leases. No order of leases needs fewer recompositions."""
     attached: int | None = None
-    """Devices that composing attaches for the leases still to be measured; null where that is not known."""
+    """Number of devices that are attached for the leases to measure. Null if unknown."""
     device_hours: float | None
-    """Expected device time of what is to be measured, in hours; null where it is unknown."""
+    """Expected device-hours of the leases to measure. Null if unknown."""
     device_hours_low: float | None
-    """Lower end of its interval, by how far earlier forecasts were off; null where it is unknown."""
+    """Lower bound of the device-hours, derived from the errors of earlier forecasts. Null if unknown."""
     device_hours_high: float | None
-    """Upper end of it."""
+    """Upper bound of the device-hours. Null if unknown."""
     host_hours: float | None = None
-    """Expected host time, in hours; null where it is unknown."""
+    """Expected host-hours of the leases to measure. Null if unknown."""
     host_hours_low: float | None = None
-    """Lower end of its interval, by how far earlier forecasts were off; null where it is unknown."""
+    """Lower bound of the host-hours, derived from the errors of earlier forecasts. Null if unknown."""
     host_hours_high: float | None = None
-    """Upper end of it."""
+    """Upper bound of the host-hours. Null if unknown."""
     price: float | None = None
-    """Price of the device-hours, by the prices of the system file; null where not all of it is known."""
+    """Price of the device-hours, by the prices in the system file. Null if a price or a duration is unknown."""
     currency: str | None = None
-    """Currency of prices; null without prices, or where systems have several currencies."""
+    """Currency of the price. Null without prices, or if the systems have different currencies."""
     wall_s: float | None
-    """Expected duration, in seconds; null where it is unknown."""
+    """Expected duration in seconds. Null if unknown."""
     wall_low_s: float | None
-    """Lower end of its interval, by how far earlier forecasts were off; null where it is unknown."""
+    """Lower bound of the duration, derived from the errors of earlier forecasts. Null if unknown."""
     wall_high_s: float | None
-    """Upper end of it."""
+    """Upper bound of the duration. Null if unknown."""
     learned_from: str
-    """What the expectations were learned from; empty where there was nothing."""
+    """Runs from which the forecast was learned. Empty if there were none."""
     composing_from: str = ""
-    """What the times of composing rest on; empty where nothing is composed, or nothing is known."""
+    """Basis of the forecast of composing times. Empty if nothing is composed or nothing is known."""
     runs_unknown: int = 0
-    """Runs without a record whose duration is unknown."""
+    """Number of runs to measure whose duration is unknown."""
     isolation: str
-    """What may be measured at the same time."""
+    """Leases that may be measured at the same time."""
 
 
 class AxisCounts(VersionedModel):
-    """How much of the matrix has one value of an axis."""
+    """Numbers of cells and runs with one value of an axis."""
 
     cells: int
-    """Cells."""
+    """Number of cells."""
     runs: int
-    """Runs."""
+    """Number of runs."""
 
 
 class RemovedCells(VersionedModel):
     """Cells of the full product that a rule removed."""
 
     rule: str
-    """The rule: an expression, or what does not go together."""
+    """Expression that excludes the cells, or values that cannot be combined."""
     why: str
-    """The reason."""
+    """Reason for the removal."""
     cells: int
-    """How many."""
+    """Number of removed cells."""
 
 
 class ImpossibleShape(VersionedModel):
-    """A shape that a product of lists made and that cannot exist."""
+    """Shape in a product of lists that cannot exist."""
 
     shape: str
-    """The shape's name."""
+    """Name of the shape."""
     why: str
-    """The reason."""
+    """Reason why it cannot exist."""
 
 
 class LeaseSummary(VersionedModel):
-    """One lease."""
+    """Summary of one lease."""
 
     gone = frozenset({"composing_low_s", "composing_high_s"})
 
     lease: str
     """Name of the lease."""
     order: int
-    """Place in the order of measuring, from 1."""
+    """Position in the order of leases, from 1."""
     configuration: str
-    """Configuration that is composed."""
+    """Name of the configuration to compose."""
     composition: int
-    """Which composition of the configuration it is, from 1."""
+    """Number of the composition of this configuration, from 1."""
     devices: str
-    """The devices that it takes, in words."""
+    """Description of the hosts and devices that the lease holds."""
     cells: int
-    """Cells measured on it, without the reference."""
+    """Number of its cells, without the reference."""
     runs: int
-    """Runs of these cells and of the reference."""
+    """Number of runs of these cells and of the reference."""
     runs_without_record: int
-    """Runs that will be measured; at most, where the campaign has a target for their interval."""
+    """Number of runs to measure. This is the maximum if the campaign has a target for the interval."""
     runs_without_record_least: int
-    """Runs that will be measured whatever they give."""
+    """Number of runs that must be measured even if every target is reached early."""
     runs_implied: int
-    """Runs without a record that are recorded without being started: smaller batches ran out of memory."""
+    """Number of runs that will be recorded as `implied` without being started, because smaller batches ran out of memory."""
     expected_s: float | None
-    """Expected duration in seconds, composing included; null where it is unknown."""
+    """Expected duration in seconds, including composing. Null if unknown."""
     expected_low_s: float | None
-    """Lower end of its interval, by how far earlier forecasts were off; null where it is unknown."""
+    """Lower bound of the expected duration, derived from the errors of earlier forecasts. Null if unknown."""
     expected_high_s: float | None
-    """Upper end of it."""
+    """Upper bound of the expected duration. Null if unknown."""
     expected_least_s: float | None
-    """Duration in seconds with the fewest runs; null where it is unknown."""
+    """Expected duration in seconds with the minimum number of runs. Null if unknown."""
     composing_s: float | None = None
-    """Expected duration of composing; null where it is unknown."""
+    """Expected duration of composing in seconds. Null if unknown."""
     charge: LeaseCharge | None = None
-    """What a site charges for it, and what its allocation asks for; null where nothing is to be measured."""
+    """Resources that a site charges for the lease, and the request of its allocation. Null if nothing is to be measured."""
     basis: str
-    """What the expectation rests on."""
+    """Basis of the forecast."""
     attached: int | None = None
-    """Devices that composing attaches; null where that is not known."""
+    """Number of devices that composing attaches. Null if unknown."""
     run_set: str
-    """Digest of the runs; part of the manifest's name."""
+    """Hash of the runs, which is part of the manifest's name."""
     document: str
-    """File with everything that `campaign measure` needs of the lease, relative to the plan (`lease-plan/1`)."""
+    """Path of the lease plan (`lease-plan/1`), relative to the plan."""
 
 
 class PlanDocument(VersionedModel):
-    """An ordered, costed matrix."""
+    """Plan of a campaign, with the order and the expected cost of its leases."""
 
     gone = frozenset({"order_basis", "budget", "question"})
 
@@ -158,21 +158,21 @@ class PlanDocument(VersionedModel):
     campaign: str
     """Name of the campaign."""
     campaign_hash: str
-    """Hash of the campaign as used; its name in shared/ of the results."""
+    """Hash of the campaign as used, which is its file name in shared/ of the results."""
     digest: str
-    """Hash of what is planned, without what is expected of it."""
+    """Hash of the planned runs and settings, without the forecast."""
     system: str
-    """Name of the system, or the names of several, joined by ', '."""
+    """Name of the system, or names of several systems joined by ', '."""
     where: str | None
     """Expression that selected the cells."""
     version: str | None = None
-    """Label of what is installed when the cells are measured; null without one."""
+    """Label of the installed software when the cells are measured. Null without a label."""
     without_hosts: str = ""
-    """Hosts that were asked to be left out; configurations that no longer fit are in `removed`."""
+    """Hosts that were left out on request. Configurations that no longer fit are in `removed`."""
     totals: Totals
-    """The whole plan in numbers."""
+    """Totals of the whole plan."""
     axes: dict[str, dict[str, AxisCounts]]
-    """Cells and runs by axis and value."""
+    """Numbers of cells and runs by axis and value."""
     cells: tuple[str, ...]
     """Ids of all cells in the order of the matrix."""
     removed: tuple[RemovedCells, ...]
@@ -180,27 +180,32 @@ class PlanDocument(VersionedModel):
     impossible: tuple[ImpossibleShape, ...]
     """Shapes that cannot exist."""
     does_not_fit: dict[str, str]
-    """Configurations that the system can never compose, and why."""
+    """Reason by configuration that the system can never compose."""
     notes: tuple[str, ...] = ()
-    """What the campaign asks for in vain."""
+    """Notes on keys of the campaign that have no effect."""
     leases: tuple[LeaseSummary, ...]
-    """Leases in the order of measuring."""
+    """Leases in the order in which they are measured."""
 
 
-_AGAIN = "write it again with 'campaign plan --write'"
+_REWRITE_HINT = "write it again with 'campaign plan --write'"
 
 
-def plan_json(path: Path) -> dict[str, Any]:
-    """The plan in a file, of this version or an earlier one; RecordError: it is none."""
-    document = require_json(path, _AGAIN)
+def read_plan_document(path: Path) -> dict[str, Any]:
+    """Return the document of a plan, of this version or an earlier one. Raises RecordError if the file is not a plan."""
+    document = require_json(path, _REWRITE_HINT)
     if document.get("schema_version") != PLAN_SCHEMA or "campaign_hash" not in document:
-        raise RecordError(f"{path}: is not a plan ({PLAN_SCHEMA}) of this version; {_AGAIN}")
+        raise RecordError(f"{path}: is not a plan ({PLAN_SCHEMA}) of this version; {_REWRITE_HINT}")
     return document
 
 
 def parse_plan(path: Path, document: dict[str, Any]) -> PlanDocument:
-    """The plan of this version in a file. RecordError says what is wrong with it."""
+    """Parse the document of a plan of this version. Raises RecordError with the problem if it is invalid.
+
+    Args:
+        path: file of the plan, for messages.
+        document: content of the file.
+    """
     try:
         return PlanDocument.model_validate(document)
     except ValidationError as error:
-        raise RecordError(f"{path}: {format_first_error(error, 'the file')}; {_AGAIN}") from error
+        raise RecordError(f"{path}: {format_first_error(error, 'the file')}; {_REWRITE_HINT}") from error

@@ -1,7 +1,7 @@
-"""The form of a set of published claims (`published/1`), and where sets are found.
+"""Keys of a set of published claims (`published/1`), and loading of sets.
 
-A claim is one number or one statement of a document, with its place there. `here` says how a campaign's cells are held against it,
-in the same expressions as `--where`; a claim that no campaign can measure says why in `not_here`.
+A claim is one number or one statement of a document, with its location. `here` describes how a campaign's cells are compared with
+the claim, by the same expressions as `--where`. If no campaign can measure the claim, `not_here` has the reason.
 """
 
 from __future__ import annotations
@@ -43,82 +43,83 @@ Compute = Literal[
 Bounds = tuple[float | None, float | None]
 
 
-def _in_order(bounds: Bounds) -> Bounds:
+def _check_bounds(bounds: Bounds) -> Bounds:
     low, high = bounds
     if low is not None and high is not None and low > high:
-        raise ValueError(f"the interval [{low:g}, {high:g}] ends before it starts")
+        raise ValueError(f"the interval [{low:g}, {high:g}] has a lower bound above its upper bound; exchange them")
     return bounds
 
 
-ClaimInterval = Annotated[Bounds, AfterValidator(_in_order)]
+ClaimInterval = Annotated[Bounds, AfterValidator(_check_bounds)]
 
 
 class Publication(ClosedModel):
-    """The publication that a set is taken from."""
+    """Publication from which a set is taken."""
 
     title: str
     """Title of the publication."""
     authors: str
-    """Its authors."""
+    """Authors of the publication."""
     venue: str = ""
-    """Where it was published."""
+    """Journal or conference."""
     doi: str = ""
-    """Its DOI."""
+    """DOI of the publication."""
     note: str = ""
-    """A remark for people."""
+    """Remark for readers."""
 
 
 class ModelHere(ClosedModel):
-    """A model of the document among the workloads of campaigns."""
+    """Workloads that correspond to a model of the document."""
 
     same: tuple[str, ...] = ()
-    """Workloads that run the document's own program."""
+    """Workloads that run the same program as the document."""
     like: tuple[str, ...] = ()
-    """Workloads that train the same model with another program: conditions are then others than the document's."""
+    """Workloads that train the same model with another program, so that conditions differ from those of the document."""
     batch: tuple[int, ...] = ()
-    """Samples a device took in one step in the document, where one batch stands for all its claims."""
+    """Samples per device and step in the document, if all claims have the same batch."""
 
     @property
     def workloads(self) -> tuple[str, ...]:
-        """All workloads that stand for the model."""
+        """All workloads that correspond to the model."""
         return (*self.same, *self.like)
 
 
 class CampaignMapping(ClosedModel):
-    """How a campaign's cells are held against a claim."""
+    """Comparison of a campaign's cells with a claim."""
 
     compute: Compute
-    """The quantity; see `campaign.analysis.published.quantities`."""
+    """Quantity to compute (see `campaign.analysis.published.quantities`)."""
     models: tuple[str, ...] = ()
-    """Only workloads of these models; all workloads when left out."""
+    """Models whose workloads are compared. Default: all workloads."""
     of: str = "True"
-    """Which cells it is about: an expression over the axes."""
+    """Expression over the axes that selects the cells."""
     against: str = ""
-    """Which cells these are held against."""
+    """Expression that selects the reference cells of a comparison."""
     against_models: tuple[str, ...] = ()
-    """Models of the cells that these are held against, where they are others."""
+    """Models of the reference cells. Default: `models`."""
     vary: tuple[str, ...] = ()
-    """Axes in which the two may differ; in all others they are equal."""
+    """Axes in which a cell and its reference cell may differ. They are equal in all other axes."""
     keep: tuple[str, ...] = ()
-    """Further axes in which the two are equal, such as `ranks` where hosts and devices vary."""
+    """Further axes in which a cell and its reference cell are equal, such as `ranks` if `hosts` and `devices` vary."""
     columns: tuple[str, ...] = ()
-    """Metrics of runs, added up."""
+    """Metrics of runs that are added up."""
     bytes_per_step: tuple[str, ...] = ()
-    """Where runs have none of `columns`: their metrics of bytes in a step, added up and divided by the time of a step, in GB/s."""
+    """Metrics in bytes per step that are added up and divided by the step time (GB/s), for runs without any of `columns`."""
     times_ranks: bool = False
-    """The metric is that of one device and is to be multiplied by the devices in use."""
+    """Multiply the metric, which is that of one device, by the number of devices in use."""
     along: str = ""
-    """The value is to rise with this metric or axis: judged by the rank correlation over cells."""
+    """Metric or axis with which the value should rise, judged by the rank correlation over cells."""
     ends: tuple[str, ...] = ()
-    """Kinds of ends of a link, such as [local, fabric]; of a ratio, those of the numerator."""
+    """Kinds of the two ends of a link, such as [local, fabric]. For a ratio, those of the numerator."""
     against_ends: tuple[str, ...] = ()
-    """Kinds of ends of the links in the denominator of a ratio."""
+    """Kinds of the two ends of the links in the denominator of a ratio."""
     limit: float | None = None
-    """`near_linear_up_to`: efficiency in percent that counts as near linear."""
+    """Efficiency in percent that counts as near linear, for `near_linear_up_to`."""
     expect: ClaimInterval | None = None
-    """What agrees, in the unit of the computed quantity, where the claim's `accept` says nothing: the reading of its words."""
+    """Interval of computed values that agree with the wording, in the unit of the computed quantity. It replaces `accept`."""
     under: dict[str, tuple[Scalar, ...]] = Field(default_factory=dict)
-    """The document's own conditions, by axis. Cells that meet them go before cells that do not, which are called otherwise."""
+    """Conditions of the document, by axis. The cells that miss the fewest conditions are compared, and missed conditions are
+    reported."""
 
 
 class Claim(ClosedModel):
@@ -127,52 +128,52 @@ class Claim(ClosedModel):
     id: str
     """Name of the claim, unique in the set."""
     where: str
-    """Its place in the document, such as a table or a section."""
+    """Location in the document, such as a table or a section."""
     figure: str = ""
-    """The figure of a report that shows the same quantity, by its anchor."""
+    """Anchor of the report's figure that shows the same quantity."""
     quantity: str
-    """What the number is of."""
+    """Quantity that the value measures."""
     unit: str
     """Unit of `value` and `accept`."""
     conditions: dict[str, JsonValue]
-    """The conditions that the document names, for people."""
+    """Conditions that the document states, for readers."""
     value: float | str | tuple[float, ...] | None
-    """The printed value; null where the document gives words only."""
+    """Printed value. Null if the document has no number."""
     accept: ClaimInterval
-    """Closed interval that agrees with the wording; null for an open end."""
+    """Closed interval of values that agree with the wording, with null for an open end."""
     kind: Literal["measured", "ratio", "bound", "direction", "setting", "spec", "version"]
-    """What kind of statement it is. Only `ratio`, `bound` and `direction` apply to other hardware."""
+    """Kind of the statement. Only `ratio`, `bound` and `direction` apply to other hardware."""
     basis: Literal["rounding", "less_than", "more_than", "almost", "about", "exact", "direction", "nominal"]
-    """How `accept` follows from the wording."""
+    """Rule by which `accept` follows from the wording."""
     note: str = ""
-    """A remark for people."""
+    """Remark for readers."""
     says: str
-    """The claim in words."""
+    """Claim in words."""
     here: CampaignMapping | None = None
-    """How a campaign's cells are compared with it."""
+    """Comparison of a campaign's cells with the claim."""
     not_here: str = ""
-    """Why no campaign can measure it; instead of `here`."""
+    """Reason why no campaign can measure the claim, instead of `here`."""
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Claim:
+    def _check_comparison(self) -> Claim:
         if (self.here is None) != bool(self.not_here):
-            raise ValueError("give either `here` or `not_here`: how a campaign is compared with it, or why not")
+            raise ValueError("either `here` or `not_here` is required, and not both")
         return self
 
 
 class Check(ClosedModel):
-    """Arithmetic inside the document: one claim's value over another's lies in what a third one accepts."""
+    """Arithmetic within the document: the quotient of two claims is a value that a third claim accepts."""
 
     over: tuple[str, str]
-    """Claims: dividend and divisor."""
+    """Claims of the dividend and the divisor."""
     result: float
-    """The quotient."""
+    """Quotient of the two values."""
     within: str
-    """The claim whose `accept` contains the quotient."""
+    """Claim whose `accept` contains the quotient."""
 
 
 class ReferenceSet(ClosedModel):
-    """The claims of one document."""
+    """Claims of one document."""
 
     schema_version: Literal["published/1"] = "published/1"
     """Version of this format."""
@@ -180,40 +181,40 @@ class ReferenceSet(ClosedModel):
     """Name by which `references` and `campaign compare` select the set."""
     document: Publication
     options: tuple[str, ...] = ()
-    """Options of workloads that expressions may name beside the axes of every cell."""
+    """Options of workloads that expressions may use in addition to the axes of every cell."""
     models: dict[str, ModelHere] = Field(default_factory=dict)
-    """The document's models, by name."""
+    """Models of the document, by name."""
     way: dict[str, tuple[Scalar, ...]] = Field(default_factory=dict)
-    """How the document's runs were made, by axis or option: conditions of all claims, as `under` has those of one, which wins."""
+    """Conditions of all claims, by axis or option. `under` of a claim takes precedence."""
     claims: tuple[Claim, ...]
-    """The claims."""
+    """Claims of the document."""
     checks: tuple[Check, ...] = ()
     """Arithmetic that must hold between claims."""
     facts: dict[str, JsonValue] = Field(default_factory=dict)
-    """What the document says of its configurations, workloads, software and hardware; for people."""
+    """Configurations, workloads, software and hardware as the document describes them, for readers."""
 
     @model_validator(mode="after")
-    def _whole(self) -> ReferenceSet:
+    def _check_references(self) -> ReferenceSet:
         ids = [claim.id for claim in self.claims]
-        if twice := sorted({name for name in ids if ids.count(name) > 1}):
-            raise ValueError(f"duplicate claims: {', '.join(twice)}")
-        named = {name for check in self.checks for name in (*check.over, check.within)}
-        if unknown := sorted(named.difference(ids)):
-            raise ValueError(f"checks name unknown claims: {', '.join(unknown)}")
+        if duplicates := sorted({name for name in ids if ids.count(name) > 1}):
+            raise ValueError(f"the ids of claims must be unique; duplicates: {', '.join(duplicates)}")
+        check_claim_names = {name for check in self.checks for name in (*check.over, check.within)}
+        if unknown := sorted(check_claim_names.difference(ids)):
+            raise ValueError(f"'checks' refers to unknown claims: {', '.join(unknown)}")
         for claim in self.claims:
             if claim.here is not None:
-                self._check(claim.id, claim.here)
+                self._check_mapping(claim.id, claim.here)
         if unknown := sorted(self.way.keys() - self.axes):
-            raise ValueError(f"way: not axes: {', '.join(unknown)}; there are: {', '.join(sorted(self.axes))}")
+            raise ValueError(f"'way' has unknown axes: {', '.join(unknown)}; there are: {', '.join(sorted(self.axes))}")
         return self
 
-    def _check(self, name: str, mapping: CampaignMapping) -> None:
-        """ValueError for a model, an axis or an expression that means nothing here."""
+    def _check_mapping(self, name: str, mapping: CampaignMapping) -> None:
+        """Raise ValueError if a mapping has an unknown model, an unknown axis or an invalid expression."""
         if unknown := sorted({*mapping.models, *mapping.against_models}.difference(self.models)):
-            raise ValueError(f"{name}: models that the set does not list: {', '.join(unknown)}")
+            raise ValueError(f"{name}: unknown models: {', '.join(unknown)}; add them to 'models' of the set")
         axes = self.axes
         if unknown := sorted({*mapping.vary, *mapping.under, *mapping.keep}.difference(axes)):
-            raise ValueError(f"{name}: not axes: {', '.join(unknown)}; there are: {', '.join(sorted(axes))}")
+            raise ValueError(f"{name}: unknown axes: {', '.join(unknown)}; there are: {', '.join(sorted(axes))}")
         for text in filter(None, (mapping.of, mapping.against)):
             self._check_expression(name, text)
 
@@ -225,12 +226,12 @@ class ReferenceSet(ClosedModel):
 
     @property
     def axes(self) -> frozenset[str]:
-        """What expressions may name."""
+        """Names that expressions may use."""
         return frozenset({*AXES, *SHAPE_AXES, *self.options})
 
 
 def is_check_satisfied(check: Check, claims: Mapping[str, Claim]) -> bool:
-    """Return whether the arithmetic of a check holds with the printed values, to the printed digits."""
+    """Return True if the arithmetic of a check holds for the printed values, within their precision."""
     dividend, divisor = (claims[name].value for name in check.over)
     low, high = claims[check.within].accept
     if not isinstance(dividend, float) or not isinstance(divisor, float):
@@ -241,43 +242,46 @@ def is_check_satisfied(check: Check, claims: Mapping[str, Claim]) -> bool:
 
 
 def list_set_names() -> list[str]:
-    """List the names of the sets that come with the project."""
+    """Return the names of the sets that come with the project."""
     return sorted(path.stem for path in PUBLISHED_DATA_DIRECTORY.glob("*.yaml"))
 
 
 def is_set_name(text: str) -> bool:
-    """Return whether a text is the name of a set that comes with the project."""
+    """Return True if a text is the name of a set that comes with the project."""
     return text in list_set_names()
 
 
 def find_set_path(reference: str, directory: Path | None = None) -> Path:
-    """Return the path of the file that `load` would read."""
+    """Return the path of the file that `load_set` reads."""
     return (
         PUBLISHED_DATA_DIRECTORY / f"{reference}.yaml" if is_set_name(reference) else (directory or Path()) / reference
     )
 
 
 def load_set(reference: str, directory: Path | None = None, place: str = "") -> ReferenceSet:
-    """A set by its name, or by the path of its file (relative to the directory `beside`). place: where it is named, for messages.
+    """Load a set of published claims. Raises ConfigError if it does not exist or is invalid.
 
-    ConfigError: there is none, or it is not as this module says; with the place.
+    Args:
+        reference: name of a set, or path of its file.
+        directory: directory to which the path is relative.
+        place: location of the reference, for messages.
     """
     path = find_set_path(reference, directory)
     if not path.is_file():
         raise ConfigError(
-            f"{place}{reference}: not a set of published claims; choose from: "
+            f"{place}{reference}: there is no such set of published claims; choose one of "
             f"{', '.join(list_set_names())}, or give the path of a YAML file"
         )
     source = read_yaml(path)
     return from_document(source.data, str(path), source.format_location)
 
 
-def _place(name: str, location: tuple[str | int, ...], place: Callable[..., str] | None) -> str:
+def _format_problem_location(name: str, location: tuple[str | int, ...], place: Callable[..., str] | None) -> str:
     return place(*location, name="set") if place else f"{name}: {'.'.join(map(str, location)) or 'set'}"
 
 
 def _drop_obsolete_keys(document: Mapping[str, object]) -> Mapping[str, object]:
-    """Return a set in results without the keys that sets of earlier versions had for predictions."""
+    """Return the document of a set without the keys that earlier versions used for predictions."""
     document_copy = dict(document)
     if isinstance(claims := document_copy.get("claims"), list):
         document_copy["claims"] = [_drop_keys(claim, "by_construction") for claim in claims]
@@ -287,16 +291,19 @@ def _drop_obsolete_keys(document: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _drop_keys(document: object, *keys: str) -> object:
-    """Return a document without some of its keys; anything else as it is."""
+    """Return a mapping without some of its keys, and any other value unchanged."""
     return (
         {key: value for key, value in document.items() if key not in keys} if isinstance(document, dict) else document
     )
 
 
 def from_document(document: Mapping[str, object], name: str, place: Callable[..., str] | None = None) -> ReferenceSet:
-    """The set that a document holds; ConfigError lists what is wrong in it.
+    """Build a set from its document. Raises ConfigError with all problems if the document is invalid.
 
-    place: names a key of its file and the line. Without it, the document is part of results.
+    Args:
+        document: document of the set.
+        name: name of the document, for messages.
+        place: function that formats the location of a key in its file, or None if the document is a part of results.
     """
     if place is None:
         document = _drop_obsolete_keys(document)
@@ -304,9 +311,9 @@ def from_document(document: Mapping[str, object], name: str, place: Callable[...
         return ReferenceSet.model_validate_json(json.dumps(document), strict=True)
     except (ValidationError, TypeError, ValueError) as error:
         if not isinstance(error, ValidationError):
-            raise ConfigError(f"{name}: not a set of published claims ({error})") from error
+            raise ConfigError(f"{name}: not a valid set of published claims ({error})") from error
         problems = [
-            f"{_place(name, problem['loc'], place)}: {problem['msg'].removeprefix('Value error, ')}"
+            f"{_format_problem_location(name, problem['loc'], place)}: {problem['msg'].removeprefix('Value error, ')}"
             for problem in error.errors(include_url=False)[:10]
         ]
         raise ConfigError("\n".join(problems)) from error

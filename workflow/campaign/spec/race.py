@@ -1,6 +1,6 @@
-"""How a race for the best configuration stands (`race/1`): plan/race.json of the results.
+"""State of a race for the best configuration (`race/1`), in plan/race.json of the results.
 
-`campaign run --until best` writes it anew before each block of compositions and at the end. It follows from the records alone.
+`campaign run --until best` writes it before each block of compositions and at the end. It is computed from the records only.
 """
 
 from __future__ import annotations
@@ -16,79 +16,79 @@ from campaign.spec.fields import ClosedModel
 
 
 class RaceCandidate(ClosedModel):
-    """A configuration that may be the best for a workload, with its best batch so far."""
+    """Configuration that may be the best for a workload, with its best batch so far."""
 
     configuration: str
     """Name of the configuration."""
     batch: int | None = None
-    """Batch with the best mean; null where no run is valid yet."""
+    """Batch with the best mean. Null if there is no valid run yet."""
     value: float | None = None
-    """Mean of the campaign's metric; null where no run is valid yet."""
+    """Mean of the campaign's metric. Null if there is no valid run yet."""
     low: float | None = None
-    """Lower bound of its 95 % interval; null without an interval."""
+    """Lower bound of the mean's 95 % interval. Null without an interval."""
     high: float | None = None
-    """Upper bound of its 95 % interval; null without an interval."""
+    """Upper bound of the mean's 95 % interval. Null without an interval."""
 
 
 class WorkloadRace(ClosedModel):
-    """The race for one workload, precision and set of options."""
+    """Race for one workload, precision and set of options."""
 
     about: str
     """Workload, precision and options, such as 'bert, fp32'."""
     best: str = ""
-    """Configuration that is shown to be within the tolerance of the best; empty where none is."""
+    """Configuration that was shown to be within the tolerance of the best. Empty if there is none yet."""
     block: int | None = None
-    """Block after which that was shown; null where it was not."""
+    """Block after which this was shown. Null if it was not shown."""
     candidates: tuple[RaceCandidate, ...] = ()
-    """Configurations that may be within the tolerance of the best, the best mean first; empty where all failed."""
+    """Configurations that may be within the tolerance of the best, ordered by their mean. Empty if all failed."""
     note: str = ""
-    """What keeps candidates from being told apart, beside their number of compositions; empty for nothing."""
+    """Reason, other than the number of compositions, why candidates cannot be distinguished. Empty if there is none."""
 
 
 class DroppedConfiguration(ClosedModel):
-    """A configuration that is within the tolerance of the best for no workload."""
+    """Configuration that is outside the tolerance of the best for every workload."""
 
     configuration: str
     """Name of the configuration."""
     reason: str
-    """Why, in words, where it comes closest."""
+    """Reason for the workload in which it comes closest to the best."""
 
 
 class RaceDocument(ClosedModel):
-    """What a race has measured, dropped and decided, and which block is measured next."""
+    """State of a race: its settings, measured compositions, candidates and dropped configurations."""
 
     schema_version: Literal["race/1"] = "race/1"
     """Version of this format."""
     within_pct: float = Field(gt=0, lt=100)
-    """Tolerance: a configuration that is at most so many percent below the best is as good as the best."""
+    """Tolerance in percent. A configuration that is at most this much below the best counts as equally good."""
     where: str | None = None
     """Expression that selects the cells of the race."""
     unit: str = ""
     """Unit of the campaign's metric."""
     blocks: int
-    """Compositions of each configuration that the campaign plans."""
+    """Number of planned compositions of each configuration."""
     ended: bool
-    """Whether nothing more is to be measured."""
+    """True if nothing more is to be measured."""
     compositions: dict[str, int]
-    """Compositions of each configuration that are measured, the block that is measured next included."""
+    """Number of measured compositions by configuration, including the next block."""
     compositions_planned: int
-    """Compositions of all configurations that the whole campaign has."""
+    """Number of planned compositions of all configurations together."""
     workloads: tuple[WorkloadRace, ...] = ()
-    """One race for each workload, precision and set of options; empty before two compositions."""
+    """Races, one for each workload, precision and set of options. Empty before two compositions."""
     dropped: tuple[DroppedConfiguration, ...] = ()
-    """Configurations that are out of every race, in the order in which they were dropped."""
+    """Configurations that have left every race, in the order in which they were dropped."""
 
     @property
-    def decided(self) -> bool:
-        """Whether a best configuration is named for every workload."""
+    def is_decided(self) -> bool:
+        """True if a best configuration was found for every workload."""
         return bool(self.workloads) and all(each.best for each in self.workloads)
 
 
 def read_race(path: Path) -> RaceDocument | None:
-    """Return the race of a results directory; None if there is none. Raises RecordError if the file is damaged."""
+    """Read the state of a race from its file. Returns None if the file is missing. Raises RecordError if it is damaged."""
     if not path.exists():
         return None
-    remedy = "delete it; the next 'campaign run --until best' writes it from the records"
+    remedy = "delete it, and the next 'campaign run --until best' writes it again from the records"
     try:
         return RaceDocument.model_validate(require_json(path, remedy))
     except ValidationError as error:
@@ -96,5 +96,5 @@ def read_race(path: Path) -> RaceDocument | None:
 
 
 def write_race(path: Path, race: RaceDocument) -> None:
-    """Write the race of a results directory, whole or not at all."""
+    """Write the state of a race to its file atomically."""
     write_json(path, race.model_dump(mode="json"), indent=1)

@@ -1,7 +1,7 @@
-"""Numbers of runs: a run is the n-th of its cell in one composition of the configuration. Pure. Nothing else does this arithmetic.
+"""Numbers of runs. A run is the n-th run of its cell in one composition of the configuration.
 
-A run's number is `(composition - 1) * 1000 + n`, both from 1. So neither more compositions nor more repetitions renumber a run
-that has a record, and runs 1, 2, 3, .. of a campaign that composed everything once are the first composition.
+Its number is `(composition - 1) * 1000 + n`, where both count from 1. So recorded runs keep their numbers when compositions or
+repetitions are added, and the first composition has the runs 1, 2, 3, and so on.
 """
 
 from __future__ import annotations
@@ -11,37 +11,39 @@ from dataclasses import replace
 from campaign.spec.cell import Settings
 
 RunKey = tuple[str, int]
-"""Id of a cell, and number of one of its runs."""
+"""Id of a cell and number of one of its runs."""
 BLOCK_ORDERS = ("blocks", "random-blocks")
-"""Orders of leases (`protocol.lease_order`) that compose everything once, in random order, before anything is composed again."""
+"""Orders of leases (`protocol.lease_order`) that compose every configuration once before any is composed again."""
 MAX_RUNS_PER_COMPOSITION = 999
-"""Most runs of a cell in one composition, and most compositions of a configuration."""
+"""Maximum number of runs of a cell in one composition, and of compositions of a configuration."""
 
 
 def compute_run_number(composition: int, number: int) -> int:
-    """Return the run number (`Record.repetition`) of the n-th run of a cell in a composition; both count from 1."""
+    """Return the run number (`Record.repetition`) of the n-th run of a cell in a composition. Both count from 1."""
     if not (1 <= composition <= MAX_RUNS_PER_COMPOSITION and 1 <= number <= MAX_RUNS_PER_COMPOSITION):
-        raise ValueError(f"composition {composition}, run {number}: both are between 1 and {MAX_RUNS_PER_COMPOSITION}")
+        raise ValueError(
+            f"composition {composition}, run {number}: both must be between 1 and {MAX_RUNS_PER_COMPOSITION}"
+        )
     return (composition - 1) * (MAX_RUNS_PER_COMPOSITION + 1) + number
 
 
-def composition_of(run: int) -> int:
-    """Return the number of the composition, from 1, that a run is measured on."""
+def get_composition_number(run: int) -> int:
+    """Return the number of a run's composition, from 1."""
     return run // (MAX_RUNS_PER_COMPOSITION + 1) + 1
 
 
-def number_in_composition(run: int) -> int:
-    """Return the number of a run, from 1, among the runs of its cell in one composition.
+def get_number_in_composition(run: int) -> int:
+    """Return the number of a run, from 1, among the runs of its cell in the composition.
 
-    Runs of equal number there are a block.
+    Runs with equal numbers in a composition are a block.
     """
     return run % (MAX_RUNS_PER_COMPOSITION + 1)
 
 
 def list_run_numbers(settings: Settings) -> tuple[int, ...]:
-    """List the numbers of the planned runs of a cell in planned order; its repetitions take turns over the compositions.
+    """Return the numbers of the planned runs of a cell in order. Its repetitions are distributed over the compositions in turn.
 
-    If the settings are for one composition, only its runs are listed.
+    If the settings are for one composition, only its runs are returned.
     """
     k = settings.compositions
     if settings.composition is not None:
@@ -51,7 +53,7 @@ def list_run_numbers(settings: Settings) -> tuple[int, ...]:
 
 
 def list_compositions(settings: Settings) -> range:
-    """Return the compositions, from 1, that have runs of a cell; no more than the cell has repetitions."""
+    """Return the numbers of the compositions that have runs of a cell, which are at most as many as its repetitions."""
     if settings.composition is not None:
         return range(settings.composition, settings.composition + 1)
     return range(1, min(settings.compositions, settings.repetitions) + 1)

@@ -1,4 +1,4 @@
-"""The hosts and devices of a site, as its system file lists them and as fabrics are opened with them."""
+"""Hosts and devices of a site, as its system file lists them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DeviceSpec(FileModel):
     """Devices of one model that are built into a host."""
 
     kind: DeviceKind = "gpu"
-    """Kind of device."""
+    """Kind of the devices."""
     model: Name
     """Device model."""
     count: Count
@@ -28,31 +28,32 @@ class PoolSpec(DeviceSpec):
     """Devices of one model in the fabric's pool."""
 
     drawer: str | None = None
-    """Location, for fabrics with drawers: `falcon1/drawer1`."""
+    """Location of the devices, for fabrics with drawers, such as `falcon1/drawer1`."""
     home: Annotated[str, StringConstraints(pattern=HOSTS_PATTERN, max_length=80)] | None = None
-    """Hosts that these devices belong to when nothing is composed, ranges as in `hosts`; each has an equal part of them. Give it
-    where the site reserves or drains such a host while its device is elsewhere: plans then charge the host, too."""
+    """Hosts to which these devices belong when nothing is composed, with ranges as in `hosts`. Each host has an equal number of
+    them. If the site reserves or drains such a host while its devices are elsewhere, set this key so that plans charge the host as
+    well."""
 
 
 class HostSpec(FileModel):
-    """One host, or several of the same kind: `host[1-4]` stands for host1 to host4, `host[1,3-4]` for three of them."""
+    """One host, or several hosts of the same kind. `host[1-4]` stands for host1 to host4, and `host[1,3-4]` for three of them."""
 
     name: Annotated[str, StringConstraints(pattern=HOSTS_PATTERN, max_length=80)]
-    """Host name, with optional numbers and ranges at the end."""
+    """Host name, optionally with numbers and ranges at the end."""
     cores: Count = 1
-    """CPU cores."""
+    """Number of CPU cores."""
     memory_gib: Annotated[float, Field(gt=0)] = 1.0
     """Memory in GiB."""
     devices: tuple[DeviceSpec, ...] = ()
-    """Built-in devices, which need no fabric."""
+    """Devices built into the host."""
 
-    def names(self) -> tuple[str, ...]:
-        """Return all host names that the entry stands for."""
+    def list_names(self) -> tuple[str, ...]:
+        """Return the names of all hosts of the entry."""
         return expand_host_names(self.name)
 
     def split_hosts(self) -> tuple[HostSpec, ...]:
-        """Return one entry per host."""
-        return tuple(self.model_copy(update={"name": name}) for name in self.names())
+        """Return a separate entry for each host."""
+        return tuple(self.model_copy(update={"name": name}) for name in self.list_names())
 
     @field_validator("name")
     @classmethod
@@ -62,10 +63,7 @@ class HostSpec(FileModel):
 
 
 def expand_host_names(text: str) -> tuple[str, ...]:
-    """Return the names that a text such as `host[1,3-4]` stands for.
-
-    Raises ValueError if a range runs backwards or is too long.
-    """
+    """Return the host names in a text such as `host[1,3-4]`. Raises ValueError if a range is descending or too long."""
     match = re.fullmatch(r"(.+)\[([\d,-]+)\]", text)
     if not match:
         return (text,)
@@ -75,7 +73,7 @@ def expand_host_names(text: str) -> tuple[str, ...]:
         first, last = int(low), int(high or low)
         if not 0 <= last - first < MAX_HOSTS_PER_RANGE:
             raise ValueError(
-                f"{text}: a range counts upwards over at most {MAX_HOSTS_PER_RANGE} hosts; write it like host[1-4]"
+                f"{text}: a range must be ascending and have at most {MAX_HOSTS_PER_RANGE} hosts, such as host[1-4]"
             )
         names += (f"{match[1]}{number:0{len(low)}d}" for number in range(first, last + 1))
     return tuple(names)

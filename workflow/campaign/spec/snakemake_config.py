@@ -1,4 +1,4 @@
-"""Snakemake's configuration and options: what a person may give is completed, and what the campaign would not use is refused."""
+"""Completion of Snakemake's configuration, and rejection of options that the campaign would ignore."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ from campaign.common.paths import ROOT
 from campaign.spec.campaign_file import CampaignFile
 from campaign.spec.yaml_file import read_yaml
 
-NOT_INSTALLED = "install the package of this workflow beside Snakemake, with 'pip install .' in a checkout"
+INSTALL_HINT = "install the package of this workflow in Snakemake's environment, with 'pip install .' in a checkout"
 _SNAKEMAKE_DEFAULTS = ("launcher", "tmpdir", "mem", "mem_mb", "mem_mib", "disk", "disk_mb", "disk_mib")
-"""Resources that `--default-resources` may hold: the profile's launcher, and Snakemake's own, which no rule uses."""
+"""Resources that `--default-resources` may contain: the launcher of the profile, and Snakemake's own, which no rule uses."""
 _ALLOCATION_RESOURCES = (
     "runtime", "qos", "constraint", "mem_mb", "mem_mb_per_cpu", "cpus_per_task", "cpus_per_gpu", "tasks", "tasks_per_gpu", "ntasks",
     "nodes", "gres", "gpu", "gpus", "gpu_model", "clusters", "reservation", "mpi",
 )  # fmt: skip
-"""Resources of the Slurm executor of Snakemake; further ones begin with `slurm_`."""
-_INSTEAD = (
-    "the campaign requests allocations itself, as its compositions need; give account, partition, qos, constraint and time_min "
-    "with --config 'slurm={account: abc}', or under `slurm` in profiles/slurm/values.yaml"
+"""Resources of the Slurm executor of Snakemake. Further ones begin with `slurm_`."""
+_SLURM_OPTIONS_HINT = (
+    "the campaign requests allocations itself; set account, partition, qos, constraint and time_min with "
+    "--config 'slurm={account: abc}', or under `slurm` in profiles/slurm/values.yaml"
 )
 
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """End Snakemake with the one line that helps, which a traceback through Snakemake would bury."""
+    """End Snakemake with a one-line message instead of a traceback when the block raises an error of the campaign."""
     try:
         yield
     except CampaignError as error:
         sys.exit(f"error: {error}")
     except ModuleNotFoundError as error:
-        sys.exit(f"error: {error}; {NOT_INSTALLED}")
+        sys.exit(f"error: {error}; {INSTALL_HINT}")
     except OSError as error:
         sys.exit(f"error: {convert_os_error(error, Path.cwd())}")
 
 
 def complete_config(workflow: Any, config: Mapping[str, Any], default_results: str) -> dict[str, Any]:
-    """Return Snakemake's configuration as `request_of` reads it. Raises ConfigError for options that the campaign would not use.
+    """Return Snakemake's configuration in the form that plan requests use.
+
+    Raises ConfigError for options that the campaign would ignore.
 
     Args:
         workflow: Snakemake's `workflow`.
         config: Snakemake's `config`.
-        default_results: directory of all results where the configuration names none.
+        default_results: directory of all results, used if the configuration has none.
     """
     refuse_allocation_resources(workflow.resource_settings)
     launcher = read_launcher(workflow.resource_settings)
@@ -68,20 +70,25 @@ def restore_typed_texts(config: Mapping[str, Any], entries: object) -> dict[str,
 
     Args:
         config: Snakemake's configuration.
-        entries: KEY=VALUE of `--config`, Snakemake's `config_args`.
+        entries: KEY=VALUE entries of `--config` (`config_args` of Snakemake).
     """
     options = dict(config)
     for entry in entries if isinstance(entries, list | tuple) else ():
         key, _, text = str(entry).partition("=")
         value = config.get(key)
-        # Another value is of a later `--config` of the same key, or of a workflow that has this one as a module.
-        if isinstance(value, bool | int | float) and _snakemake_number(text, type(value)) == str(value):
+        # A different value comes from a later `--config` of the same key, or from a workflow that uses this one as a module.
+        if isinstance(value, bool | int | float) and _parse_like_snakemake(text, type(value)) == str(value):
             options[key] = text
     return options
 
 
-def _snakemake_number(text: str, kind: type[bool | int | float]) -> str | None:
-    """Return what Snakemake reads a text as, written in Python; None if the text is of another type."""
+def _parse_like_snakemake(text: str, kind: type[bool | int | float]) -> str | None:
+    """Return the value that Snakemake parses from a text, formatted by Python, or None if the text has another type.
+
+    Args:
+        text: text of the value as it was typed.
+        kind: type of the value in Snakemake's configuration.
+    """
     if kind is bool:
         return text
     try:
@@ -91,18 +98,18 @@ def _snakemake_number(text: str, kind: type[bool | int | float]) -> str | None:
 
 
 def refuse_allocation_resources(settings: Any) -> None:
-    """Raise ConfigError for resources with which Snakemake's own Slurm executor would request allocations.
+    """Raise ConfigError for resources that only Snakemake's own Slurm executor would use.
 
     Args:
         settings: Snakemake's `resource_settings`.
     """
     for name in settings.default_resources or ():
         if name not in _SNAKEMAKE_DEFAULTS:
-            raise ConfigError(f"--default-resources {name}: {_INSTEAD}")
+            raise ConfigError(f"--default-resources {name}: {_SLURM_OPTIONS_HINT}")
     for rule, resources in (settings.overwrite_resources or {}).items():
         for name in resources:
             if name in _ALLOCATION_RESOURCES or name.startswith("slurm_"):
-                raise ConfigError(f"--set-resources {rule}:{name}: {_INSTEAD}")
+                raise ConfigError(f"--set-resources {rule}:{name}: {_SLURM_OPTIONS_HINT}")
 
 
 def read_launcher(settings: Any) -> dict[str, str]:
@@ -116,7 +123,8 @@ def read_launcher(settings: Any) -> dict[str, str]:
         return {}
     if "launcher" not in defaults:
         raise ConfigError(
-            "--default-resources: it replaces that of the profile, which has the launcher; leave it out, or add launcher=slurm"
+            "--default-resources replaces the default resources of the profile, which set the launcher; remove the option, or "
+            "add launcher=slurm to it"
         )
     return {"launcher": str(defaults["launcher"].raw)}
 
@@ -125,30 +133,30 @@ def refuse_executor(workflow: Any) -> None:
     """Raise ConfigError for an executor that would submit Snakemake's own jobs."""
     if workflow.non_local_exec:
         raise ConfigError(
-            "--executor: the campaign requests allocations itself, and Snakemake's jobs only wait for them; leave the option out "
-            "and start with 'snakemake --profile slurm'"
+            "--executor cannot be used, because the campaign requests allocations itself and Snakemake's jobs only wait for them; "
+            "use 'snakemake --profile slurm' instead"
         )
 
 
 @cache
-def warn_of_scheduler(scheduler: str) -> None:
-    """Print once that a scheduler does not keep the order of the plan."""
+def warn_about_scheduler(scheduler: str) -> None:
+    """Print a warning, once, if Snakemake's scheduler does not keep the order of the plan."""
     if scheduler != "campaign":
         print(
-            f"note: --scheduler {scheduler} starts leases out of the order of the plan; 'snakemake --profile local' has the "
-            "options for this machine, --profile slurm those for a cluster",
+            f"note: --scheduler {scheduler} does not start leases in the order of the plan; use 'snakemake --profile local' on "
+            "this machine, or --profile slurm on a cluster",
             file=sys.stderr,
         )
 
 
-def set_limits(workflow: Any, limits: Mapping[str, int]) -> dict[str, int]:
-    """Give the limits of resources to Snakemake's scheduler, and return those that hold: of `--resources`, and ours elsewhere.
+def register_limits(workflow: Any, limits: Mapping[str, int]) -> dict[str, int]:
+    """Register resource limits with Snakemake's scheduler, and return the limits in effect. `--resources` takes precedence.
 
-    Two campaigns in one workflow share a resource of the same name; the larger limit counts.
+    If two campaigns in one workflow use a resource of the same name, the larger limit applies.
 
     Args:
         workflow: Snakemake's `workflow`.
-        limits: amount of each resource that the systems have.
+        limits: available amount by resource.
     """
     limits_in_effect: dict[str, int] = {}
     for name, limit in limits.items():
@@ -160,14 +168,14 @@ def set_limits(workflow: Any, limits: Mapping[str, int]) -> dict[str, int]:
 
 
 _REGISTERED_LIMITS: dict[str, int] = {}
-"""Limits that `--resources` did not give."""
+"""Limits that were registered here, and not by `--resources`."""
 
 
 def build_command_function(workflow: Any) -> str:
-    """Return a shell function `campaign` that runs the code of this package."""
+    """Return the definition of a shell function `campaign` that runs the code of this package."""
     package, python = ROOT / "workflow", [sys.executable]
     if workflow.deployment_settings.deployment_method and package.joinpath("campaign").is_dir():
-        # The Python of --sdm conda or apptainer does not have the package.
+        # Under --sdm conda or apptainer, another Python runs that does not have the package.
         python = ["env", f"PYTHONPATH={package}", "python"]
     command = shlex.join([*python, "-P", "-m", "campaign.cli"])
     command = command.replace("{", "{{").replace("}", "}}")  # Snakemake formats a prefix.
@@ -175,26 +183,30 @@ def build_command_function(workflow: Any) -> str:
 
 
 def is_target(workflow: Any, rule: str) -> bool:
-    """Return whether a rule is a target or a value of `--until`; in a workflow with this one as a module, it may have a prefix."""
+    """Return True if a rule is a target or a value of `--until`, possibly with the prefix of a module."""
     targets = {*workflow.dag_settings.targets, *workflow.dag_settings.until}
     return any(name == rule or name.endswith(f"_{rule}") for name in targets)
 
 
 def add_module_prefix(workflow: Any, path: str) -> str:
-    """Return a path with the `prefix:` of the module, if it has one.
+    """Return a path with the `prefix:` of the module, or unchanged if there is no prefix.
 
-    The path is then absolute: commands find it in documents, and Snakemake adds no prefix to an absolute path.
+    A prefixed path is made absolute, because documents contain it, and Snakemake adds no second prefix to an absolute path.
     """
     prefixed_path: str = workflow.modifier.path_modifier.replace_prefix(path)
     return path if prefixed_path == path else str(Path(prefixed_path).resolve())
 
 
 def replace_campaign_keys(config: Mapping[str, Any], configfiles: Sequence[Path]) -> dict[str, Any]:
-    """Return Snakemake's configuration with `campaign: PATH` instead of the keys of a campaign file that is one of the configfiles.
+    """Replace the keys of a campaign file among the configfiles by `campaign: PATH`, and return the configuration.
 
-    Raises ConfigError for keys of a campaign that are in no file, or that --config or another file has changed.
+    Raises ConfigError for campaign keys that are in none of the files, or that --config or another file changes.
+
+    Args:
+        config: Snakemake's configuration.
+        configfiles: files of `--configfile` and `configfile:`.
     """
-    # A version may take the place of the file's.
+    # `version` may differ from the campaign file.
     keys = [key for key in config if key in CampaignFile.model_fields and key != "version"]
     rest = {key: value for key, value in config.items() if key not in keys}
     if not keys:
@@ -205,15 +217,15 @@ def replace_campaign_keys(config: Mapping[str, Any], configfiles: Sequence[Path]
             break
     else:
         raise ConfigError(
-            f"--config {keys[0]}: belongs in a campaign file; give the file with --configfile FILE or --config campaign=FILE"
+            f"--config {keys[0]}: this key belongs in a campaign file; give the file by --configfile FILE or --config campaign=FILE"
         )
     changed_keys = [key for key in keys if config[key] != document.get(key)]
     if changed_keys:
         raise ConfigError(
-            f"--config {changed_keys[0]}: differs from {path}, and only the file counts; change it there, or copy the file"
+            f"--config {changed_keys[0]}: the value differs from {path}, but only the file is used; change the file or a copy of it"
         )
-    # The campaign that a config file names gives way.
-    campaigns = {read_yaml(other).data.get("campaign") for other in configfiles if other != path}
+    # A campaign that is named in another config file is overridden.
+    campaigns = {read_yaml(file).data.get("campaign") for file in configfiles if file != path}
     if "campaign" in rest and rest["campaign"] not in campaigns:
-        raise ConfigError(f"--config campaign={rest['campaign']}: {path} is a campaign too; give one of the two")
+        raise ConfigError(f"--config campaign={rest['campaign']}: {path} is a campaign as well; give only one of them")
     return {**rest, "campaign": os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)}

@@ -1,7 +1,7 @@
 """Workloads that a campaign measures.
 
-A kind of workload is one class in a module of its own (see `protocol.Workload`) and one line in the table below. The reference,
-the JSON Schema, the contract suite and the command line find the kinds through this table.
+Each kind of workload is one class in its own module (see `protocol.Workload`) and one line in the table below. The reference,
+the JSON Schema, the contract tests and the command line find the kinds in this table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORKLOADS: dict[str, str] = {
     "service": "campaign.workloads.service:ServiceWorkload",
     "command": "campaign.workloads.command:CommandWorkload",
 }
-"""`kind` of a workload file -> its class, which is imported when a file of this kind is read."""
+"""Classes of workloads by the `kind` of the workload file. A class is imported when a file of its kind is read."""
 
 
 _EARLIER_SERVICE = "campaign.workloads.earlier_service:EarlierService"
@@ -43,7 +43,7 @@ def load_stored_class(document: Mapping[str, Any]) -> type[Workload]:
 
 
 def remove_obsolete_keys(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a workload document from stored results without the keys of earlier versions that are no longer read."""
+    """Return a workload document from stored results without keys of earlier versions that are no longer supported."""
     obsolete_keys = {"objective", *(key for key in ("client", "load", "model") if document.get(key) is None)}
     return {
         key: value for key, value in document.items() if document.get("kind") != "service" or key not in obsolete_keys

@@ -1,4 +1,4 @@
-"""Any program: started with the cell's values filled in, measured by what it prints."""
+"""Workload of any program, which is started with the values of the cell and measured by its output."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from campaign.workloads.command_template import (
     RUN_VALUES,
     WORKLOAD_DIR_PREFIX,
     check_template,
+    collect_template_values,
     fill_template,
     resolve_variables,
-    template_values,
     walk_texts,
 )
 from campaign.workloads.log_reader import Log
@@ -49,12 +49,13 @@ _TEMPLATE_KEYS = {
     *("prepare", "cleanup", "result"),
 }
 _INTRODUCTION = """\
-Any program, started once per run or once per device. `{name}` in the command or in an environment variable is replaced by a value
-of the run; literal braces are written `{{` and `}}`. `parser` names a built-in parser for the output, and `parsers` defines one's
-own. `launch` selects what starts the ranks. `software` states where the program is installed, and records list what is installed
-there. `campaign workload try NAME` runs it once on this machine; `campaign workload parse NAME LOGFILE` reads a saved log. A run
-without a required number is recorded as `incomplete`. A failed run is recorded with the cause that its output shows (out of memory,
-a crash, ...). But for fio, the programs of the shipped files were not run here: their parsers are tested on saved outputs.
+Any program that is started once per run or once per device. `{name}` in the command or in an environment variable is replaced by a
+value of the run; write `{{` and `}}` for literal braces. `parser` selects a built-in parser for the output, and `parsers` defines
+custom ones. `launch` selects the launcher of the ranks. `software` selects the software environment of the program, whose packages
+are recorded. `campaign workload try NAME` runs the program once on this machine; `campaign workload parse NAME LOGFILE` reads a
+saved log. A run without a required number is recorded as `incomplete`. A failed run is recorded with the cause that its output
+shows, such as out of memory or a crash. The parsers of the shipped workload files are tested on saved outputs; of their programs,
+only fio was run by the developers.
 """
 _EXAMPLE = """\
 name: echo
@@ -68,7 +69,7 @@ parsers:
 
 
 class CommandWorkload(Workload):
-    """Workload that starts any program. Names in braces in its command and environment are replaced by values of the run."""
+    """Workload that starts any program. Names in braces in the command and environment are replaced by values of the run."""
 
     introduction: ClassVar[str] = _INTRODUCTION
     example: ClassVar[str] = _EXAMPLE
@@ -77,71 +78,76 @@ class CommandWorkload(Workload):
     kind: Literal["command"]
     """Any program."""
     command: tuple[Argument, ...] = Field(min_length=1)
-    """Program and arguments; no shell is involved. It starts in a directory of the run's own, empty and removed afterwards."""
+    """Program and arguments, started without a shell in an empty directory, which is removed after the run."""
     prepare: tuple[Annotated[tuple[Argument, ...], Field(min_length=1)], ...] = ()
-    """Commands before every run, filled in like `command`, such as `[[cp, "{workload_dir}/input.dat", .]]`. Each is started once,
-    on the first host, in the run's directory. Their time is not measured. Where one fails, there is no record, and the run is
+    """Commands before every run, such as `[[cp, "{workload_dir}/input.dat", .]]`, with names in braces as in `command`. Each is
+    started once, on the first host, in the run's directory. Their time is not measured. If one fails, the run has no record and is
     repeated."""
     cleanup: tuple[Annotated[tuple[Argument, ...], Field(min_length=1)], ...] = ()
-    """Commands after every run, also one that failed or was stopped, started like those of `prepare`. Where one fails, the run is
-    flagged."""
+    """Commands after every run, even if it failed or was stopped. They are started like those of `prepare`. If one fails, the run
+    gets a flag."""
     result: Argument | None = None
-    """File in the run's directory that the program writes its numbers to, such as `summary.json` or `HPCG-Benchmark*.txt`. It is
-    appended to the log, where parsers read it."""
+    """File in the run's directory to which the program writes its results, such as `summary.json` or `HPCG-Benchmark*.txt`. It is
+    appended to the log that the parsers read."""
     launch: LaunchMethod = "once"
-    """`once`: the program starts its own ranks; `per_rank`: one process per device, with RANK, WORLD_SIZE, MASTER_ADDR...; `srun`:
-    one Slurm task per device, for programs that find each other through Slurm; `mpirun`, `horovodrun`, `torchrun`: that launcher
-    starts the ranks (several hosts were tried on emulated hosts only; horovodrun was not tried)."""
+    """Launcher of the ranks. `once`: the program starts its own ranks. `per_rank`: one process per device, with RANK, WORLD_SIZE,
+    MASTER_ADDR etc. `srun`: one Slurm task per device, for programs that find each other through Slurm. `mpirun`, `horovodrun`,
+    `torchrun`: this launcher starts the ranks (several hosts were tested with emulated hosts only; horovodrun is untested)."""
     launch_options: tuple[Argument, ...] = ()
-    """Further options of `srun`, `mpirun`, `horovodrun` or `torchrun`, filled in like the command."""
+    """Additional options of `srun`, `mpirun`, `horovodrun` or `torchrun`, with names in braces as in `command`."""
     mpi: Annotated[str, StringConstraints(pattern=AXIS_PATTERN)] | None = None
-    """With `srun`: how MPI ranks find each other, as in `srun --mpi=pmix`. With `mpirun`: the implementation, `openmpi` (default)
-    or `mpich`."""
+    """With `srun`: type of MPI, as in `srun --mpi=pmix`. With `mpirun`: MPI implementation, `openmpi` (default) or `mpich`."""
     environment: Variables = Field(default_factory=dict)
-    """Environment variables, filled in like the command. A secret is not written here: `HF_TOKEN: {from: environment}` takes it
-    from the environment that the campaign is started in, and nothing keeps its value."""
+    """Environment variables, with names in braces as in `command`. Do not write secrets here: `HF_TOKEN: {from: environment}` takes
+    the value from the environment in which the campaign is started, and the value is not stored."""
     precision_arguments: dict[Precision, tuple[Argument, ...]] = Field(default_factory=dict)
     """Arguments appended to the command, by precision."""
     precision_environment: dict[Precision, Variables] = Field(default_factory=dict)
-    """Further environment variables, by precision."""
+    """Additional environment variables, by precision."""
     software: Software | None = None
-    """Software environment of the program. Default: what is on the PATH."""
+    """Software environment of the program. Default: programs on the PATH."""
     parser: ParserName | None = None
-    """Built-in parser for its output. `campaign workload parse` tries it on a saved log."""
+    """Built-in parser for the output. `campaign workload parse` applies it to a saved log."""
     test: Literal["only", "last"] | Annotated[int, Field(ge=1)] = "only"
-    """Which test counts where the output holds several that `parser` reads, such as a run to reach equilibrium and the one behind
-    it: a number from 1, or `last`. With `only`, such a run is `invalid`, with a list of its tests."""
+    """Test that counts if `parser` finds several in the output, such as a run to reach equilibrium and the run after it: a number
+    from 1, or `last`. With `only`, a run with several tests is `invalid`, and its record lists them."""
     parsers: tuple[Parser, ...] = ()
-    """Instead of `parser`: expressions that read its output."""
+    """Instead of `parser`: expressions that read the output."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> CommandWorkload:
         if self.parser is not None and self.parsers:
             raise ValueError("give either 'parser' or 'parsers'")
         if self.test != "only" and self.parser is None:
-            raise ValueError("'test' chooses among what a 'parser' reads; own 'parsers' choose by 'take'")
+            raise ValueError("'test' selects a test of a built-in 'parser'; with 'parsers', use 'take' instead")
         if self.launch_options and self.launch in ("once", "per_rank"):
             raise ValueError(
-                f"'launch_options' are options of a launcher, and 'launch: {self.launch}' uses none; remove them"
+                f"'launch_options' needs a launcher, but 'launch: {self.launch}' has none; remove 'launch_options'"
             )
         if self.mpi is not None and self.launch not in ("srun", "mpirun"):
-            raise ValueError("'mpi' goes with 'launch: srun' or 'launch: mpirun'; remove it")
+            raise ValueError("'mpi' is allowed only with 'launch: srun' or 'launch: mpirun'; remove it")
         if self.launch == "mpirun" and self.mpi not in (None, "openmpi", "mpich"):
-            raise ValueError(f"'mpi: {self.mpi}' is not a known mpirun; use openmpi or mpich")
+            raise ValueError(f"'mpi: {self.mpi}' is not supported with 'launch: mpirun'; use openmpi or mpich")
         if self.launch == "horovodrun" and self.runs_in_container:
-            raise ValueError("horovodrun cannot start containers on other hosts; use 'launch: mpirun' with an image")
+            raise ValueError(
+                "'launch: horovodrun' cannot start containers on other hosts; use 'launch: mpirun' with an image"
+            )
         for key in ("precision_arguments", "precision_environment"):
-            if undeclared := [precision for precision in getattr(self, key) if precision not in self.precisions]:
+            if undeclared_precisions := [
+                precision for precision in getattr(self, key) if precision not in self.precisions
+            ]:
                 raise ValueError(
-                    f"'{key}' names {undeclared[0]}, which is not in 'precisions'; add it there or remove it here"
+                    f"'{key}' has the precision {undeclared_precisions[0]}, which is "
+                    "not in 'precisions'; add it there or remove it here"
                 )
         return self
 
     @classmethod
     def reference_tables(cls) -> Iterator[ReferenceTable]:
-        """Return the table of names in braces for the reference page."""
+        """Yield the table of names in braces for the reference page."""
         names = [(f"`{{{name}}}`", meaning) for name, meaning in {**AXES, **RUN_VALUES}.items()]
-        yield ReferenceTable("Names in braces", "The options of the workload, and:", ("Name", "Meaning"), names)
+        introduction = "The options of the workload, and these names:"
+        yield ReferenceTable("Names in braces", introduction, ("Name", "Meaning"), names)
 
     @property
     def starts_single_process(self) -> bool:
@@ -218,12 +224,12 @@ class CommandWorkload(Workload):
     def list_columns(self) -> Mapping[str, Any]:
         """Return program, launch method and parser as columns of `campaign workload list`."""
         return {
-            "model or program": self._program_name(),
+            "model or program": self._get_program_name(),
             "launch": self.launch,
             "parser": self.parser or ("its own" if self.parsers else None),
         }
 
-    def _program_name(self) -> str:
+    def _get_program_name(self) -> str:
         """Return the name of the program, without its interpreter and directories."""
         values = dict.fromkeys(RESERVED_NAMES, "") | self.options
         words = self.command[4:] if self.command[:2] == ("sh", "-c") else self.command
@@ -253,15 +259,15 @@ class CommandWorkload(Workload):
         for key, (program, *_) in commands:
             if "/" in program and not program.startswith(("/", "{")):
                 yield (
-                    f"{context.format_location(*key, 0)}: '{program}' is a relative "
-                    "path, but every run starts in its own directory; "
-                    f"give the full path, or '{WORKLOAD_DIR_PREFIX}{program}' for "
-                    "one beside the workload file, or a program on the PATH"
+                    f"{context.format_location(*key, 0)}: '{program}' is a relative path, but every run starts in its own "
+                    f"directory; give the full path, '{WORKLOAD_DIR_PREFIX}{program}' for a program next to the workload file, "
+                    "or a program on the PATH"
                 )
         if self.needs_slurm and context.launcher == "local":
             yield (
-                f"{context.format_location('launch')}: srun needs a Slurm job, but system '{context.system}' starts runs with "
-                "`launcher: local`; use a system (or a profile) with `launcher: slurm`, or `launch: per_rank`, mpirun or torchrun"
+                f"{context.format_location('launch')}: srun needs a Slurm job, but system '{context.system}' has "
+                "`launcher: local`; use a system (or a profile) with `launcher: slurm`, or set `launch` to per_rank, mpirun or "
+                "torchrun"
             )
 
     def missing_requirements(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
@@ -292,7 +298,7 @@ class CommandWorkload(Workload):
         location = f"workload {self.name}"
         words = (*self.command, *self.precision_arguments.get(cast(Precision, run.cell.precision), ()))
         options = [
-            fill_template(part, self._template_values(run), f"{location}: launch_options")
+            fill_template(part, self._collect_template_values(run), f"{location}: launch_options")
             for part in self.launch_options
         ]
         return self._build_step(run, words, self.launch, options)
@@ -310,7 +316,7 @@ class CommandWorkload(Workload):
         return (
             None
             if self.result is None
-            else fill_template(self.result, self._template_values(run), f"workload {self.name}: result")
+            else fill_template(self.result, self._collect_template_values(run), f"workload {self.name}: result")
         )
 
     def _build_step(self, run: Run, words: Sequence[str], launch: LaunchMethod, options: Sequence[str] = ()) -> Step:
@@ -322,7 +328,7 @@ class CommandWorkload(Workload):
             launch: method that starts the ranks.
             options: options of the launcher, filled in.
         """
-        values = self._template_values(run)
+        values = self._collect_template_values(run)
         location = f"workload {self.name}"
         environment = self._build_environment(run, values, location)
         software = self._resolve_software(run.cell.options)
@@ -341,9 +347,9 @@ class CommandWorkload(Workload):
             wrapped_ranks=command.wrapped_ranks,
         )
 
-    def _template_values(self, run: Run) -> dict[str, Scalar]:
+    def _collect_template_values(self, run: Run) -> dict[str, Scalar]:
         """Return the values of all names that may stand in braces in a run."""
-        return template_values(self.options, run.cell, run.repetition, run.workload_dir)
+        return collect_template_values(self.options, run.cell, run.repetition, run.workload_dir)
 
     def _build_environment(self, run: Run, values: Mapping[str, Scalar], location: str) -> dict[str, str]:
         """Return the environment variables that the workload file sets for the ranks of a run."""
@@ -387,17 +393,20 @@ class CommandWorkload(Workload):
         )
 
     def find_program_mismatch(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:
-        """Explain why a reading comes from another program than the one that the command starts; '' if there is no sign of it."""
+        """Explain why a reading is from another program than the command starts; '' if there is no sign of that."""
         program_pattern = load_format(self.parser).program_pattern if self.parser else None
         if program_pattern is not None and reading.program:
             values = {**dict.fromkeys(RESERVED_NAMES, ""), **options}
             names = {fill_template(word, values, self.name).rpartition("/")[2] for word in self.command}
             started_programs = sorted(name.removesuffix("_mpi") for name in names if program_pattern.fullmatch(name))
             if started_programs and reading.program not in started_programs:
-                return f"the output is of {reading.program}, and the command starts {', '.join(started_programs)}"
+                return f"the output is from {reading.program}, but the command starts {', '.join(started_programs)}"
         reported_names = [name for name in self.metrics if name in reading.metrics]
         if self.metrics and self.parser in PARSERS_WITHOUT_RATE and not reported_names:
-            return f"the output has none of {', '.join(self.metrics)}, but {', '.join(reading.metrics) or 'no number'}"
+            return (
+                f"the output has none of the metrics {', '.join(self.metrics)}, only "
+                f"{', '.join(reading.metrics) or 'no other number'}"
+            )
         return ""
 
 

@@ -14,11 +14,11 @@ from campaign.spec.fields import Variables
 RUN_VALUES: Mapping[str, str] = {
     "repetition": "number of the repetition, from 1",
     "seed": "seed of the protocol",
-    "warmup_steps": "steps before the measurement",
-    "measured_steps": "steps that are timed",
-    "workload_dir": "directory of the workload file, for inputs that stand beside it",
+    "warmup_steps": "number of steps before the measurement",
+    "measured_steps": "number of timed steps",
+    "workload_dir": "directory of the workload file, for input files next to it",
 }
-"""Names that can be filled in besides the axes and the workload's options, with their meanings."""
+"""Meanings of the names in braces that are neither axes nor options of the workload."""
 
 RESERVED_NAMES = frozenset(AXES) | frozenset(RUN_VALUES)
 """Names that an option cannot have."""
@@ -28,10 +28,10 @@ WORKLOAD_DIR_PREFIX = "{workload_dir}/"
 """Prefix of the name of a file in the directory of the workload file."""
 
 
-def template_values(
+def collect_template_values(
     options: Mapping[str, Scalar], cell: Cell, repetition: int, workload_dir: str = ""
 ) -> dict[str, Scalar]:
-    """Return the values of all names that may stand in braces in a run.
+    """Return the values of all names that are allowed in braces in a run.
 
     Args:
         options: options of the workload file; those of the cell override them.
@@ -52,13 +52,7 @@ def template_values(
 
 
 def fill_template(template: str, values: Mapping[str, Scalar], location: str) -> str:
-    """Replace every `{name}` in a template by its value. Raises ConfigError for an unknown name.
-
-    Args:
-        template: the template.
-        values: values by name.
-        location: location of the template for error messages.
-    """
+    """Replace every `{name}` in a template by its value. Raises ConfigError for an unknown name."""
     return "".join(
         literal + (str(values[name]) if name is not None else "")
         for literal, name in _parse_template(template, values, location)
@@ -66,13 +60,7 @@ def fill_template(template: str, values: Mapping[str, Scalar], location: str) ->
 
 
 def check_template(template: str, names: Collection[str], location: str) -> None:
-    """Raise ConfigError if the template is malformed or contains an unknown name.
-
-    Args:
-        template: the template.
-        names: allowed names.
-        location: location of the template for error messages.
-    """
+    """Raise ConfigError if the template is malformed or contains an unknown name."""
     for _ in _parse_template(template, names, location):
         pass
 
@@ -82,7 +70,7 @@ def resolve_variables(
 ) -> dict[str, str]:
     """Return environment variables with their values.
 
-    Raises LaunchError if a variable is to be taken from the environment but is not set there.
+    Raises LaunchError if a variable with `from: environment` is not set in the environment.
 
     Args:
         definitions: variables as the workload file defines them.
@@ -97,14 +85,13 @@ def resolve_variables(
             environment[name] = os.environ[name]
         else:
             raise LaunchError(
-                f"{location}.{name}: this variable is not set where the driver "
-                "runs; export it before you start the campaign, and let "
-                "jobs have the environment (no `export: NONE`)"
+                f"{location}.{name}: this variable is not set in the environment of the driver; export it before you start the "
+                "campaign, and pass the environment to jobs (no `export: NONE`)"
             )
     return environment
 
 
-def names_in_braces(text: str) -> frozenset[str]:
+def find_names_in_braces(text: str) -> frozenset[str]:
     """Return the names in braces in a text. The set is empty if the text is not a valid template."""
     try:
         return frozenset(name for _, name, _, _ in string.Formatter().parse(text) if name is not None)
@@ -130,8 +117,8 @@ def walk_texts(document: Any, key_path: tuple[str | int, ...] = ()) -> Iterator[
 
 
 def _parse_template(template: str, names: Collection[str], location: str) -> Iterator[tuple[str, str | None]]:
-    # Plain names only: format fields could otherwise reach into attributes.
     """Yield the literals of a template, each with the name in braces after it or None."""
+    # Only plain names are allowed, because format fields could otherwise access attributes.
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:

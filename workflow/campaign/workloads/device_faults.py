@@ -1,6 +1,6 @@
 """Detection of device faults in the output of failed runs.
 
-A run that failed because of a device is a failure of the apparatus, not of the workload. This module only searches text.
+A run that failed because of a device is a failure of the hardware, not of the workload. This module only searches text.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from campaign.workloads.log_reader import Log
 STATUSES_OF_LOST_DEVICES: frozenset[Status] = frozenset(
     {"crashed", "comm_error", "comm_timeout", "time_limit", "incomplete"}
 )
-"""Statuses that a lost device may cause. Others, such as running out of memory or a loss of nan, have other causes."""
-DEVICE_NOT_AVAILABLE = "was asked for, and "
+"""Statuses that a lost device may cause. Other statuses, such as `oom_device` or `nan`, have other causes."""
+DEVICE_NOT_AVAILABLE = "is not available: "
 """Part of the message of our own ranks that get no device (`trainer.rank_device`)."""
 DEVICE_FAULT_SIGNS = (
     b"Torch not compiled", b"GPUs are available", b"devices are available", b"capable device", b"NVIDIA driver on your system",
     b"driver version is insufficient", b"version mismatch", b"not yet initialized", b"_NOT_READY", b"NotReady", b"no kernel image",
-    b"_NO_DEVICE", b"NoDevice", b"DevicesUnavailable", b"was asked for", b"uncorrectable", b"Uncorrectable", b"_UNCORRECTABLE",
+    b"_NO_DEVICE", b"NoDevice", b"DevicesUnavailable", b"is not available: ", b"uncorrectable", b"Uncorrectable", b"_UNCORRECTABLE",
     b"NotCorrectable", b"off the bus", b"is lost", b"IS_LOST", b"Xid (PCI", b"illegal memory access", b"llegalAddress", b"ILLEGAL_",
     b"launch failure", b"LaunchFailure", b"LAUNCH_FAILED", b"illegal instruction", b"llegalInstruction", b"isaligned",
     b"hardware stack", b"HardwareStack", b"by GPU node", b"DEVICE_LOST",
@@ -36,8 +36,8 @@ class DeviceFault:
     """Sign of a device fault in the output of a run.
 
     Attributes:
-        kind: `fault` if a device failed, `unavailable` if no device could be used, `suspicion` if a device or the program is
-            faulty.
+        kind: `fault` if a device failed, `unavailable` if no device could be used, `suspicion` if either a device or the
+            program is faulty.
         evidence: line of the output.
         rank: rank that the line names, or None.
     """
@@ -51,12 +51,6 @@ def find_device_fault(runs_on: AcceleratorKind, status: Status, log: Log, proces
     """Search the output of a failed run for a device fault.
 
     Returns None if the output contains no sign of one, or if the status has another cause.
-
-    Args:
-        runs_on: kind of the devices.
-        status: status of the run.
-        log: output of the run.
-        processes: number of ranks.
     """
     kind = ACCELERATORS[runs_on]
     if status not in STATUSES_OF_LOST_DEVICES or kind.torch_type == "cpu":

@@ -1,6 +1,6 @@
 """Services that an earlier version measured with its own load generator.
 
-Their results can be read. No such service is started any more.
+Their results can still be read, but such services are no longer started.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOAD_DEFAULTS: Mapping[str, Any] = {
 
 
 class EarlierService(ServiceWorkload):
-    """Stored service with a built-in load. Its cells keep their identity, so that their records are found."""
+    """Stored service with a built-in load. Its cells keep their identities, so that their records are found."""
 
     client: BenchmarkClient = BenchmarkClient(command=("unknown",), parser="vllm")
     load: dict[str, Any]

@@ -19,14 +19,14 @@ from campaign.workloads.log_reader import Log
 _EVIDENCE_CHARACTERS = 500
 _DEVICE_SIGNS = (b"out of memory", b"OOM when allocating", b"pin_memory")
 _LABEL = re.compile(r"^ *(\d{1,6}): ")
-# srun --label; mpirun --tag-output, horovodrun; torchrun.
+# The alternatives are the labels of srun --label, of mpirun --tag-output and horovodrun, and of torchrun.
 _LINE_PREFIX = r"^(?: *\d+: |\[[^\]\s]{1,60}\]<std(?:out|err)>: ?|\[default\d+\]: ?)?"
 _RANK_PREFIX = re.compile(
     r"\[rank ?(\d+)\]|Rank (\d+)\]|\btask (\d+):|\[(?:[^\]\s]*,)?(\d+)\]<std(?:out|err)>|\[default(\d+)\]:"
 )
-_OOM_KILLER = "killed by the kernel's out-of-memory killer"
-KILLED_FROM_OUTSIDE = "killed by SIGKILL from outside; nothing says that memory was short"
-PACE_NOT_HELD = "the cores of this machine could not hold the pace of the emulated devices"
+_OOM_KILLER = "the kernel's out-of-memory killer ended the run"
+KILLED_FROM_OUTSIDE = "the run was killed by SIGKILL from outside, without a sign of a lack of memory"
+PACE_NOT_HELD = "the cores of this machine could not keep the pace of the emulated devices"
 """Reason of a failure that the workload may not have caused."""
 _KILL_EXIT_CODES = {-signal.SIGKILL, 128 + signal.SIGKILL}
 _LAUNCHER_EXIT_CODES = _KILL_EXIT_CODES | {-signal.SIGTERM, 128 + signal.SIGTERM}
@@ -52,19 +52,19 @@ MEMORY_LIMIT_REPORT = re.compile("|".join(_MEMORY_LIMIT_PATTERNS))
 """Messages of Slurm after it or the kernel ended a step because of its memory."""
 
 _TENSORFLOW_OOM = r"OOM when allocating tensor[^\n]*device:GPU"
-_OUT_OF_MEMORY = [each.out_of_memory for each in ACCELERATORS.values() if each.out_of_memory]
+_OUT_OF_MEMORY = [accelerator.out_of_memory for accelerator in ACCELERATORS.values() if accelerator.out_of_memory]
 _DEVICE_OUT_OF_MEMORY = re.compile("|".join((_TENSORFLOW_OOM, *(first for first, *_ in _OUT_OF_MEMORY))))
 _KERNEL_OOM_KILL = r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+"  # from the kernel log
 _OOM_DEVICE = _Signature(
     "oom_device",
-    "the device's memory was not enough",
+    "the device ran out of memory",
     *(pattern for patterns in _OUT_OF_MEMORY for pattern in patterns),
     _TENSORFLOW_OOM,
     r"RESOURCE_EXHAUSTED: Out of memory",  # XLA
-    r"Failed to CUDA [cm]alloc(?: async)? \d+ bytes",  # NCCL and RCCL, whose own memory this is
+    r"Failed to CUDA [cm]alloc(?: async)? \d+ bytes",  # NCCL and RCCL, for their own memory
 )
-# The words of a device, about the host: cudaHostAlloc fails with "out of memory", too. Programs that go on without pinned memory
-# (TensorFlow, llama.cpp) say it in words that nothing here matches.
+# cudaHostAlloc reports "out of memory", too, although the host's memory is meant. Programs that continue without pinned memory
+# (TensorFlow, llama.cpp) print other messages, which no pattern here matches.
 _PINNED_MEMORY = _Signature(
     "oom_host",
     "the host's memory could not be pinned",
@@ -74,7 +74,7 @@ _PINNED_MEMORY = _Signature(
 # These errors occur if the device's memory is full, but also if a library does not support the device.
 _FULL_DEVICE = _Signature(
     "oom_device",
-    "the device's memory was full, and nothing was left for a library's own",
+    "the device's memory was full, so that a library could not allocate its own memory",
     r"(?:FIND|GET) was unable to find an engine to execute this computation",
     r"CU(?:BLAS|DNN)_STATUS_NOT_INITIALIZED",
     r"CUDNN_STATUS_INTERNAL_ERROR\b",
@@ -84,7 +84,7 @@ _CAUSES = (
     _OOM_DEVICE,
     _Signature(
         "oom_host",
-        "the host's memory was not enough",
+        "the host ran out of memory",
         *_MEMORY_LIMIT_PATTERNS,
         _KERNEL_OOM_KILL,
         r"srun: error: [^\n]*: Out Of Memory",
@@ -94,14 +94,14 @@ _CAUSES = (
     ),
     _Signature(
         "comm_timeout",
-        "a collective operation waited longer than its limit",
+        "a collective operation exceeded its time limit",
         # NCCL and TIMEOUT alone are no evidence, because dumps of the environment contain both words.
         r"Watchdog caught collective operation timeout: Work\w+\(SeqNum=\d+",
         r"Timed out waiting \d+ms for (?:send|recv) operation",
         r"Timed out after \d+ seconds waiting for clients",
         r"(?:wait|get|barrier) timeout after \d+ms, key",
         r"timed out in monitoredBarrier after \d+",
-        # gloo: an operation that waited together with the one that timed out, and a socket that waited
+        # These are messages of gloo: an operation that waited together with one that timed out, and a socket that waited.
         r"Application timeout caused pair closure",
         r"\] (?:Read|Write|Connect) timeout \[",
         r"The client socket has timed out after \d+",
@@ -110,14 +110,14 @@ _CAUSES = (
     _Signature(
         "comm_error",
         "the communication library failed",
-        *(pattern for each in ACCELERATORS.values() for pattern in each.communication_errors),
+        *(pattern for accelerator in ACCELERATORS.values() for pattern in accelerator.communication_errors),
         r"gloo::EnforceNotMet",
         r"Received data size doesn't match expected size",
         r"enforce fail at [^\n]*gloo[^\n]*",
     ),
-    _Signature("time_limit", "still running at its time limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT \*\*\*"),
+    _Signature("time_limit", "the run reached its time limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT \*\*\*"),
 )
-# Messages of a rank about another rank that is gone. They are the cause only if no other is found.
+# Messages of a rank about another rank that has ended. They count as the cause only if no other cause is found.
 _LOST_PEER = _Signature(
     "comm_error",
     "the connection to another rank was lost",
@@ -136,7 +136,7 @@ _STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*")
 _SRUN_TASK = re.compile(r"srun: error: [^\s:]+: tasks? (\d+)[^:\n]*: (?!Terminated)([^\n]+)")
 _KILLED_LINE = re.compile(
     _LINE_PREFIX + r"Killed *$|line \d+: +\d+ Killed\b|"
-    # mpirun; torchrun; a data loader of torch.
+    # The next patterns are for mpirun, torchrun and torch's data loader.
     r"signal 9 \(Killed\)|Signal 9 \(SIGKILL\)|exitcode +: -9\b|killed by signal: Killed",
     re.MULTILINE,
 )
@@ -164,23 +164,23 @@ def classify_failure(
     exit_codes: Sequence[int | None],
     *,
     timed_out: bool,
-    killed_by_us: bool,
+    killed_by_launcher: bool,
     memory_limit_hit: bool = False,
     memory_kills: int = 0,
     device_full: bool = False,
 ) -> tuple[Status, Failure] | None:
     """Classify the failure of a run, or return None if all ranks ended with 0 and no limit was hit.
 
-    If the log reports that the memory of a device was exhausted, the run failed whatever its exit codes are. A program that
-    went on without the requested memory did not do the work of its batch.
+    If the log reports that the memory of a device was exhausted, the run failed, whatever its exit codes are. A program that
+    continued without the requested memory did not do the work of its batch.
 
-    Raises LaunchError if Slurm cancelled, preempted or lost the run. That is no fault of the workload and makes no record.
+    Raises LaunchError if Slurm cancelled, preempted or lost the run. That is not a fault of the workload and is not recorded.
 
     Args:
         text: output of the run.
         exit_codes: exit codes by rank, negative for a signal, None if unknown.
         timed_out: true if the run hit its time limit.
-        killed_by_us: true if the launcher ended ranks itself, so that their SIGKILL is no evidence.
+        killed_by_launcher: true if the launcher ended ranks itself, so that their SIGKILL is no evidence.
         memory_limit_hit: true if the run hit its memory limit.
         memory_kills: number of out-of-memory kills that the kernel counted during the run (`launch.local.MemoryKills`).
         device_full: true if nearly all memory of the device was in use.
@@ -199,17 +199,17 @@ def classify_failure(
         rank = _find_first_rank(exit_codes, _KILL_EXIT_CODES)
         match = MEMORY_LIMIT_REPORT.search(log)
         evidence = _extract_line(log, match) if match else _format_exit_codes(exit_codes)
-        return "oom_host", Failure(reason="the run's memory limit was hit", evidence=evidence, rank=rank)
+        return "oom_host", Failure(reason="the run reached its memory limit", evidence=evidence, rank=rank)
     if cause := _find_first_cause(log, len(exit_codes), (*_CAUSES, _FULL_DEVICE) if device_full else _CAUSES):
         return cause
     if timed_out:
-        return "time_limit", Failure(reason="still running at its time limit", evidence=_extract_last_line(log))
-    if not killed_by_us and (cancellation := _SLURM_CANCELLATION.search(log)):
-        raise _cancellation_error(log, cancellation)
-    return _RunEnd(log, exit_codes, killed_by_us, memory_kills).find_cause()
+        return "time_limit", Failure(reason="the run reached its time limit", evidence=_extract_last_line(log))
+    if not killed_by_launcher and (cancellation := _SLURM_CANCELLATION.search(log)):
+        raise _build_cancellation_error(log, cancellation)
+    return _RunEnd(log, exit_codes, killed_by_launcher, memory_kills).find_cause()
 
 
-def _cancellation_error(log: str, match: re.Match[str]) -> LaunchError:
+def _build_cancellation_error(log: str, match: re.Match[str]) -> LaunchError:
     """Build the error for a run that Slurm cancelled, from the line in its log."""
     reason = (match[1] if match.re is _SLURM_CANCELLATION and match[1] else "cancelled from outside").lower()
     return LaunchError(
@@ -237,7 +237,7 @@ def _find_first_cause(log: str, ranks: int, causes: Sequence[_Signature]) -> tup
 
 @dataclass(frozen=True)
 class _RunEnd:
-    """End of a run - its exit codes, and the log without a known signature.
+    """End of a run: its exit codes, and the log without a known signature.
 
     Attributes:
         killed_by_launcher: true if the launcher ended ranks itself, so that their signals are no evidence.
@@ -256,7 +256,7 @@ class _RunEnd:
 
     @cached_property
     def lost_peer(self) -> re.Match[str] | None:
-        """First line in which a rank reports that another rank is gone."""
+        """First line in which a rank reports that another rank has ended."""
         return _LOST_PEER.pattern.search(self.log)
 
     def find_kill(self) -> _Cause | None:
@@ -274,7 +274,7 @@ class _RunEnd:
         for exception in _EXCEPTION.finditer(self.log):
             if not _LOST_PEER.pattern.search(exception[0]):
                 evidence, rank = locate_evidence(self.log, exception, len(self.exit_codes))
-                reason = f"ended with {exception[1].rpartition('.')[2]}"
+                reason = f"the run ended with an uncaught {exception[1].rpartition('.')[2]}"
                 return "crashed", Failure(reason=reason, evidence=evidence, rank=rank)
         return None
 
@@ -291,7 +291,7 @@ class _RunEnd:
     def find_exit_code(self) -> _Cause | None:
         """Return the cause if a rank ended with an exit code that a lost peer does not explain."""
         for rank, code in enumerate(self.own_exit_codes):
-            # A rank that lost its peer ends with an exception and thus with 1. Any other code is that of the lost rank.
+            # A rank that lost its peer ends with an exception and thus with exit code 1. Any other code is that of the lost rank.
             if code and (self.lost_peer is None or code != 1):
                 evidence = _extract_last_line(self.log) or _format_exit_codes(self.exit_codes)
                 return "crashed", Failure(
@@ -307,7 +307,7 @@ class _RunEnd:
         return _LOST_PEER.status, Failure(reason=_LOST_PEER.reason, evidence=evidence, rank=rank)
 
     def find_cause(self) -> _Cause:
-        """Return the most telling cause. Raises LaunchError if Slurm cancelled the step and nothing else is known."""
+        """Return the most specific cause. Raises LaunchError if Slurm cancelled the step and no other cause is found."""
         finders = (
             self.find_kill,
             self.find_exception,
@@ -321,27 +321,27 @@ class _RunEnd:
                 return cause
         cancellation = None if self.killed_by_launcher else _STEP_CANCELLED.search(self.log)
         if cancellation:
-            raise _cancellation_error(self.log, cancellation)
-        ended_by_launcher = "ended by its launcher before it had finished"
-        reason = ended_by_launcher if self.killed_by_launcher else "did not end, or how it ended is not known"
+            raise _build_cancellation_error(self.log, cancellation)
+        ended_by_launcher = "the launcher ended the run before it had finished"
+        reason = ended_by_launcher if self.killed_by_launcher else "the run did not end, or its end is unknown"
         return "crashed", Failure(reason=reason, evidence=_format_exit_codes(self.exit_codes))
 
 
 def _describe_exit_code(code: int) -> str:
-    """Describe the exit code of a rank: 'was ended by SIGSEGV', 'ended with exit code 3'."""
+    """Describe the exit code of a rank, such as 'was ended by SIGSEGV' or 'ended with exit code 3'."""
     number = -code if code < 0 else code - 128
     by_signal = number in {member.value for member in signal.Signals}
     return f"was ended by {signal.Signals(number).name}" if by_signal else f"ended with exit code {code}"
 
 
 def _classify_kill(evidence: str, rank: int | None, memory_kills: int) -> tuple[Status, Failure]:
-    """Classify a SIGKILL. It means a lack of memory only if the kernel counted an out-of-memory kill.
+    """Classify a SIGKILL. It shows a lack of memory only if the kernel counted an out-of-memory kill.
 
-    Persons, schedulers and monitors send the same signal.
+    People, schedulers and monitoring tools send the same signal.
     """
     if not memory_kills:
         return "crashed", Failure(reason=KILLED_FROM_OUTSIDE, evidence=evidence, rank=rank)
-    kill_count = f"out-of-memory kills that the kernel counted during the run: {memory_kills}"
+    kill_count = f"number of out-of-memory kills by the kernel during the run: {memory_kills}"
     return "oom_host", Failure(reason=_OOM_KILLER, evidence=_trim_evidence(f"{kill_count}\n{evidence}"), rank=rank)
 
 
@@ -364,8 +364,8 @@ def locate_evidence(log: str, match: re.Match[str], ranks: int) -> tuple[str, in
 def _parse_rank(evidence: str, ranks: int) -> int | None:
     """Return the rank that a line names, or None.
 
-    A number that is no rank of the run is ignored, except if there is only one exit code. It may be the exit code of srun, which
-    stands for any number of ranks.
+    A number that is not a rank of the run is ignored, except if there is only one exit code, which may be that of srun for any
+    number of ranks.
     """
     match = _RANK_PREFIX.search(evidence) or _LABEL.match(evidence)
     number = int(next(group for group in match.groups() if group)) if match else None

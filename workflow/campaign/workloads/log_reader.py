@@ -45,14 +45,13 @@ class Log:
         """Yield complete lines as they were printed, about 128 KiB at a time. Only the last chunk may lack a line end.
 
         Args:
-            max_line_bytes: maximum length of a line in bytes (16 MiB if None). Longer lines are left out, because they are no
-                text.
+            max_line_bytes: maximum length of a line in bytes (16 MiB if None). Longer lines are not text and are left out.
         """
         pending_blocks: list[bytes] = []  # blocks of a line that has not ended yet
         skipping = False
         with self._open() as file:
             while block := file.read(_CHUNK_BYTES):
-                end_of_lines = _find_end_of_lines(block)
+                end_of_lines = _find_last_line_end(block)
                 if not end_of_lines:
                     if not skipping:
                         pending_blocks.append(block)
@@ -104,7 +103,7 @@ class Log:
                 yield line.decode(errors="replace")
 
     def read_excerpt(self, signs: Sequence[bytes] = ()) -> str:
-        """Return the first lines with a sign of failure and the end of the log, as an excerpt that can explain a failed run.
+        """Return an excerpt that can explain a failed run: the first lines with a sign of failure, and the end of the log.
 
         A log of less than 4 MiB is returned completely.
 
@@ -129,12 +128,12 @@ class Log:
             return file.read(1 << 20)
 
     def find_encoding_problem(self) -> str:
-        """Return a sentence on how to convert the log if it is UTF-16 text; '' otherwise."""
+        """Return a message on how to convert the log if it is UTF-16 text; '' otherwise."""
         begin = self.read_head()[:_ENCODING_SAMPLE_BYTES]
         # Without a mark, every second byte of ASCII text is zero.
         has_zero_bytes = len(begin) > 8 and any(begin) and not (any(begin[::2]) and any(begin[1::2]))
         if begin.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or has_zero_bytes:
-            return "the log is UTF-16 text, as `>` of PowerShell writes it: convert it, such as by `iconv -f UTF-16 -t UTF-8`"
+            return "the log is UTF-16 text (as `>` of PowerShell writes it); convert it, such as with `iconv -f UTF-16 -t UTF-8`"
         return ""
 
     def read_end(self) -> bytes:
@@ -170,9 +169,9 @@ def strip_terminal_codes(chunk: bytes) -> bytes:
 
 
 def _has_crlf(chunk: bytes) -> bool:
-    """Return whether lines end with CR LF, judged by the first 100 line ends.
+    """Return whether lines end with CR LF, judging by the first 100 line ends.
 
-    Searching all of a log with progress bars for the pair would take longer than the rest of the work. If the answer is wrong,
+    Searching a whole log with progress bars for the pair would take longer than the rest of the work. If the answer is wrong,
     additional empty lines are read.
     """
     position = -1
@@ -185,7 +184,7 @@ def _has_crlf(chunk: bytes) -> bool:
     return False
 
 
-def _find_end_of_lines(text: bytes) -> int:
+def _find_last_line_end(text: bytes) -> int:
     """Return the index after the last line end in a block.
 
     A carriage return at the very end is not counted, because it may be half of a CR LF.

@@ -1,4 +1,4 @@
-"""Base class of workloads, and the records of a run - its input (`Run`), its process (`Step`), its end and its outcome."""
+"""Base class of workloads, and the records of a run: its input (`Run`), its process (`Step`), its end and its outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # a plan reads no logs
     from campaign.workloads.parsers.expressions import Parser
     from campaign.workloads.parsers.reading import LogReading
 
-CPU_FALLBACK_REASON = "the framework reports that the CPU did work of the"
+CPU_FALLBACK_REASON = "the framework reports that the CPU did work instead of the"
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ class Run:
         These are the first devices of each host. Local devices come before devices of the pool.
         """
         counts = self.ranks_by_host
-        return tuple(device for host in self.composition.hosts for device in host.in_order[: counts.get(host.name, 0)])
+        return tuple(
+            device for host in self.composition.hosts for device in host.ordered_devices[: counts.get(host.name, 0)]
+        )
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Step:
         preload: package whose `forkserver` forks the ranks. A launcher that cannot use it starts `argv`.
         takes_devices: false for a program that only emulates devices and gets none.
         srun: additional arguments of an srun that starts the ranks.
-        program_at: index of the program in `argv` behind a wrapper that starts it; None without a wrapper.
+        program_at: index of the program in `argv` after the words of its wrapper; None without a wrapper.
         wrapped_ranks: total number of ranks that the wrappers of the step start.
     """
 
@@ -129,9 +131,9 @@ class StepEnd:
         ended: end in Unix seconds.
         exit_hang: ranks that hung at their exit.
         flags: remarks on the launch that a reader of the results should see.
-        memory_kills: processes that the kernel killed during the step because memory was short.
-        disturbance: description of an outside event that made the measured times worthless; empty if there was none.
-        has_exit_codes: true if the codes were observed; false if they are assumed for a log that was found.
+        memory_kills: processes that the kernel killed during the step for lack of memory.
+        disturbance: description of an outside event that made the measured times unusable; empty if there was none.
+        has_exit_codes: true if the codes were observed; false if they are assumed, as for a saved log.
     """
 
     codes: tuple[int | None, ...]
@@ -154,7 +156,7 @@ class StepEnd:
             log,
             self.codes,
             timed_out=self.timed_out,
-            killed_by_us=self.timed_out or self.memory_limit_hit,
+            killed_by_launcher=self.timed_out or self.memory_limit_hit,
             memory_limit_hit=self.memory_limit_hit,
             memory_kills=self.memory_kills,
         )
@@ -221,18 +223,18 @@ class MetricProperties(FileModel):
     unit: str | None = None
     """Unit for axes and captions."""
     better: Better | None = None
-    """`higher` or `lower`."""
+    """Better direction: `higher` or `lower`."""
     scaling: Scaling | None = None
-    """How it scales with devices: `total_rate` (of all devices together), `rate_per_device`, `time_of_fixed_work` (the same work on
-    any number of devices), `time_per_device_work` (as much work for each device), or `none`. Default: known for throughput, step
-    times and the numbers of built-in parsers; otherwise unknown, and nothing is said of its efficiency."""
+    """Scaling with the number of devices: `total_rate` (of all devices together), `rate_per_device`, `time_of_fixed_work` (the same
+    work on any number of devices), `time_per_device_work` (the same work for each device), or `none`. The default is known for
+    throughput, step times and the metrics of built-in parsers; for other metrics, no efficiency is reported."""
 
 
 class Workload(FileModel):
     """Base class of all kinds of workloads. Its fields are the keys of the YAML file.
 
-    A kind defines `introduction`, `example`, `kind: Literal[...]`, `step` and `read`; everything else has a default. The text
-    under a field is its description in the reference and in the JSON Schema. A key at its default is not part of a cell's
+    A kind defines `introduction`, `example`, `kind: Literal[...]`, `step` and `read`; everything else has a default. The docstring
+    of a field is its description in the reference and in the JSON Schema. A key with its default value is not part of a cell's
     identity, so a default can never change.
     """
 
@@ -249,29 +251,29 @@ class Workload(FileModel):
     serves_requests: ClassVar[bool] = False
     """True if runs consist of requests instead of steps. The batch of a cell is then 1."""
     parsing_keys: ClassVar[frozenset[str]] = frozenset()
-    """Keys that determine only how kept logs are parsed, not what is run."""
+    """Keys that determine only how stored logs are parsed, not what is run."""
     rate_unit: ClassVar[str] = "samples/s"
     """Unit of `throughput_per_s`."""
 
     schema_version: Literal["workload/1"] = "workload/1"
     """Version of this format."""
     name: Name
-    """Equal to the file's name."""
+    """Name of the workload, which must equal the name of the file."""
     description: str = ""
-    """Shown in the report."""
+    """Description for the report."""
     precisions: tuple[Precision, ...] = Field(min_length=1)
-    """Supported precisions. The plan excludes cells with others."""
+    """Supported precisions. The plan excludes cells with other precisions."""
     options: dict[AxisName, Scalar] = Field(default_factory=dict)
     """Options with their default values. A campaign may vary them under `axes.options`."""
     metrics: dict[AxisName, MetricProperties] = Field(default_factory=dict)
-    """Unit, better direction and scaling of metrics whose names do not tell them, such as `score: {better: higher}`."""
+    """Unit, better direction and scaling of metrics whose names do not determine them, such as `score: {better: higher}`."""
     inputs: InputFiles | None = None
-    """Files whose content is part of a cell's identity, so that an edited one is measured anew. Relative to the workload file or
-    the project; `{name}` is replaced by an option. Default: of a `command` workload the scripts in its command line. `[]`: none.
-    `{train.py: v3}`: the version counts in place of the content; null: the content. A version that is the SHA-256 of an earlier
-    content keeps what was measured with that."""
+    """Files whose content is part of a cell's identity, so that cells are measured again after an edit. Paths are relative to the
+    workload file or the project; `{name}` is replaced by an option. Default: the scripts in the command line of a `command`
+    workload. `[]`: no files. `{train.py: v3}`: the version replaces the content; with null, the content counts. If the version is
+    the SHA-256 of an earlier content, the measurements with that content stay valid."""
     run_s: Annotated[float, Field(gt=0)] | None = None
-    """Seconds of a run that plans expect while nothing like it was measured. Default: unknown."""
+    """Expected duration of a run in seconds, for plans before a similar run was measured. Default: unknown."""
     kind: str
     """Kind of the workload."""
 
@@ -366,7 +368,7 @@ class Workload(FileModel):
         return None
 
     def list_columns(self) -> Mapping[str, Any]:
-        """Return the columns of `campaign workload list` - model or program, parameters, launch, parser."""
+        """Return the columns of `campaign workload list`: model or program, parameters, launch, parser."""
         return {}
 
     def problems(self, context: ValidationContext) -> Iterable[str]:
@@ -426,9 +428,9 @@ class Workload(FileModel):
         return None
 
     def find_program_mismatch(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:
-        """Explain why a reading comes from another program than the one that runs with these options start.
+        """Explain why a reading is from another program than runs with these options start.
 
-        Returns '' if there is no sign of it.
+        Returns '' if there is no sign of that.
         """
         return ""
 
@@ -462,16 +464,16 @@ class Workload(FileModel):
         return ()
 
     def result_file(self, run: Run) -> str | None:
-        """Return the name of a file in the run's directory that is read as part of the program's output, or None.
+        """Return the name of a file in the run's directory that is read together with the program's output, or None.
 
         The name may contain wildcards.
         """
         return None
 
     def judge_run(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
-        """Return the outcome that `read` returns, after two checks of its plausibility.
+        """Return the outcome from `read` after two plausibility checks.
 
-        A run is `invalid` if the CPU did work in place of a device, or if its rate is not positive.
+        A run is `invalid` if the CPU did work instead of a device, or if its rate is not positive.
         """
         outcome = self.read(run, step_end, log)
         if outcome.status == "ok" and (line := find_fallback(ACCELERATORS[run.runs_on], log.read_lines)):
@@ -480,9 +482,7 @@ class Workload(FileModel):
         rate = outcome.throughput_per_s
         if outcome.status != "ok" or rate is None or rate > 0:
             return outcome
-        failure = Failure(
-            reason=f"throughput_per_s is {rate:g}; a run that did work has a positive one", evidence=log.read_tail()
-        )
+        failure = Failure(reason=f"throughput_per_s is {rate:g}; it must be positive", evidence=log.read_tail())
         return replace(outcome, status="invalid", failure=failure)
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """Command lines that start the ranks of an external program in its software environment.
 
-mpirun (Open MPI 5, MPICH 5), torchrun and srun were tried over two emulated hosts of a real Slurm, none of them on real hosts.
-horovodrun, conda, Apptainer and modules were not tried; their command lines follow their documentation.
+mpirun (Open MPI 5, MPICH 5), torchrun and srun were tested on two emulated hosts of a real Slurm, but not on real hosts.
+horovodrun, conda, Apptainer and modules were not tested; their command lines follow their documentation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from campaign.workloads.software import Software, build_software_words
 LaunchMethod = Literal["once", "per_rank", "srun", "mpirun", "horovodrun", "torchrun"]
 
 RUN_MARK_VARIABLES = ("CAMPAIGN_RUN", "CAMPAIGN_RUN_RANK")
-"""Variables by which the processes of a run are found. Processes that mpirun starts on other hosts need them, too."""
+"""Environment variables that mark the processes of a run. Processes that mpirun starts on other hosts need them, too."""
 
 
 class CommandLine(NamedTuple):
@@ -38,8 +38,8 @@ def build_command_line(
 ) -> CommandLine:
     """Build the command line of a step from launcher, software environment and program.
 
-    mpirun and horovodrun come from the software environment, but start containers themselves: an image seldom holds the MPI that
-    the site's network needs.
+    mpirun and horovodrun are taken from the software environment, except with an image, which rarely contains the MPI that the
+    site's network needs. Then they are taken from the host and start the containers.
 
     Args:
         run: the run that the step belongs to.
@@ -83,7 +83,7 @@ def build_command_line(
                 *rank_wrapper,
             ]
         case "torchrun" if slurm and len(run.ranks_by_host) > 1:
-            words = [*_torchrun_words_for_hosts(run, rank_wrapper), *options]
+            words = [*_build_torchrun_words(run, rank_wrapper), *options]
         case "torchrun":
             words = [*rank_wrapper, "torchrun", "--standalone", f"--nproc-per-node={ranks}", *options]
         case _:
@@ -109,7 +109,7 @@ def _list_exported_variables(software: Software | None, environment: Iterable[st
     )
 
 
-def _torchrun_words_for_hosts(run: Run, rank_wrapper: Sequence[str]) -> list[str]:
+def _build_torchrun_words(run: Run, rank_wrapper: Sequence[str]) -> list[str]:
     """Return the words that start torchrun once per host through srun."""
     hosts = list(run.ranks_by_host)
     return [

@@ -1,4 +1,4 @@
-"""Mark files of the ranks of a wrapped program, used as evidence of their start and end besides the wrapper's exit code.
+"""Mark files of the ranks of a wrapped program, which show their start and end independently of the wrapper's exit code.
 
 mpirun, horovodrun, `conda run`, apptainer and module scripts can end with 0 although no rank started, and fail although every
 rank succeeded. torchrun starts Python files itself, so only the start and end of torchrun are marked.
@@ -37,10 +37,6 @@ def mark_ranks(step: Step, directory: Path) -> Step:
     """Return the step with a shell around each rank that marks the start and end of the rank.
 
     A step whose program is not started by a wrapper is returned unchanged.
-
-    Args:
-        step: the step.
-        directory: directory of the run, for the mark files.
     """
     if step.program_at is None:
         return step
@@ -55,10 +51,10 @@ def build_marking_words(marks_directory: Path) -> tuple[str, ...]:
     return ("sh", "-c", _SCRIPT, "campaign-rank", str(marks_directory))
 
 
-def has_started(marks_directory: Path, output: str) -> bool:
+def has_program_started(marks_directory: Path, output: str) -> bool:
     """Return whether a marked program has started.
 
-    It counts as started, too, if it printed that it cannot write its mark.
+    A program that printed that it cannot write its mark counts as started, too.
 
     Args:
         marks_directory: directory of the marks, as given to `build_marking_words`.
@@ -69,16 +65,10 @@ def has_started(marks_directory: Path, output: str) -> bool:
     )
 
 
-def judge_marks(step: Step, directory: Path, step_end: StepEnd, log: Path) -> StepEnd:
+def correct_step_end(step: Step, directory: Path, step_end: StepEnd, log: Path) -> StepEnd:
     """Correct the end of a step by the marks of its ranks. The wrapper's exit code counts only if the marks agree with it.
 
     Raises LaunchError if a rank did not start, or if the step failed although no rank did. Such a run has no result.
-
-    Args:
-        step: the step.
-        directory: directory of the run, which holds the mark files.
-        step_end: end of the step as the launcher observed it.
-        log: log of the step.
     """
     if step_end.timed_out or step_end.memory_limit_hit or step_end.disturbance or not log.exists():
         return step_end
@@ -97,7 +87,7 @@ def judge_marks(step: Step, directory: Path, step_end: StepEnd, log: Path) -> St
         return step_end
     if any("missing" in mark.split() for mark in marks):
         raise LaunchError(
-            f"{program}: no such program where {wrapper} starts the ranks{_describe_step_end(step_end, log)}"
+            f"{wrapper} did not find the program {program} in the environment of the ranks{_describe_step_end(step_end, log)}"
         )
     failed_code = min((code for code in codes if code), key=lambda code: code in _KILL_EXIT_CODES, default=0)
     if failed_code and (failed_code not in _KILL_EXIT_CODES or len(marks) == ranks or step_end.memory_kills):
@@ -113,7 +103,7 @@ def judge_marks(step: Step, directory: Path, step_end: StepEnd, log: Path) -> St
         )
     if len(codes) == ranks:
         raise LaunchError(
-            f"{wrapper} failed after all {ranks} ranks had ended with 0{_describe_step_end(step_end, log)}"
+            f"{wrapper} failed after all {ranks} ranks had ended with exit code 0{_describe_step_end(step_end, log)}"
         )
     return step_end  # some ranks were killed with their shells, so the log decides
 

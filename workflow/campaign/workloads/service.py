@@ -1,4 +1,4 @@
-"""Services. A server is started, a benchmark client sends requests to it, and the client's results are recorded."""
+"""Workload of services: a server is started, a benchmark client sends requests to it, and the client's results are recorded."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from campaign.workloads.command_template import (
     RESERVED_NAMES,
     WORKLOAD_DIR_PREFIX,
     check_template,
+    collect_template_values,
     resolve_variables,
-    template_values,
     walk_texts,
 )
 from campaign.workloads.failures import classify_failure
@@ -46,16 +46,16 @@ from campaign.workloads.service_run.specification import (
 from campaign.workloads.software import Software, build_search_path, build_software_words, fill_software
 
 _INTRODUCTION = """\
-A server that answers requests, such as one for the inference of language models, and a benchmark client that sends them. A run
-starts the server on the devices of its lease, waits until it is ready, runs the client, and ends the server with everything that it
-started. The client is any program, such as `vllm bench serve`, `sglang.bench_serving` or `aiperf`. A parser reads its numbers:
-time to first token (TTFT), time per output token (TPOT), end-to-end latency (E2E), requests and tokens per second, errors.
+A server that answers requests, such as an inference server for language models, and a benchmark client that sends the requests. A
+run starts the server on the devices of its lease, waits until it is ready, runs the client, and ends the server with everything
+that it started. The client is any program, such as `vllm bench serve`, `sglang.bench_serving` or `aiperf`. A parser reads its
+results: time to first token (TTFT), time per output token (TPOT), end-to-end latency (E2E), requests and tokens per second, errors.
 
-Options are filled into both commands, so that the rate of requests, lengths and concurrency are axes of a campaign. Name the rate
-`rate_per_s`: the report then shows latencies against it. A cell has no batch: its `batch` is 1, whatever `axes.batch` is.
-`throughput_per_s` counts completed requests.
+Options are filled into both commands, so the request rate, lengths and concurrency can be axes of a campaign. If the option for
+the request rate is named `rate_per_s`, the report shows latencies against it. A cell has no batch: its `batch` is 1, whatever
+`axes.batch` is. `throughput_per_s` counts completed requests.
 
-A server that ends early, or is not ready in time, makes a failed run with the end of its output as evidence. A run in which no
+If the server ends early or is not ready in time, the run fails, with the end of the server's output as evidence. A run in which no
 request succeeded, or too many failed, is `invalid`.
 """
 _EXAMPLE = """\
@@ -96,31 +96,33 @@ class ServiceWorkload(Workload):
     kind: Literal["service"]
     """A server and a client that sends requests to it."""
     server: Server
-    """The server."""
+    """Server of the service."""
     client: BenchmarkClient
-    """The program that sends requests to the server and prints or writes what it measured."""
+    """Program that sends requests to the server and reports its measurements."""
     errors_at_most_pct: Annotated[float, Field(ge=0, le=100)] = 1.0
-    """A run with a larger share of failed requests is `invalid`."""
+    """Maximum share of failed requests, in percent. A run with a larger share is `invalid`."""
     software: Software | None = None
-    """Software environment of server and client. Default: what is on the PATH."""
+    """Software environment of server and client. Default: programs on the PATH."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> ServiceWorkload:
-        if undeclared := [
+        if undeclared_precisions := [
             precision for precision in self.server.precision_arguments if precision not in self.precisions
         ]:
             raise ValueError(
-                f"'server.precision_arguments' names {undeclared[0]}, which is not in 'precisions'; add it there or remove it here"
+                "'server.precision_arguments' has the precision "
+                f"{undeclared_precisions[0]}, which is not in 'precisions'; add it there or "
+                "remove it here"
             )
         if reserved_names := sorted(SERVICE_VALUES.keys() & self.options.keys()):
-            raise ValueError(f"'options' has '{reserved_names[0]}', which is a name of the run; choose another one")
+            raise ValueError(f"the option '{reserved_names[0]}' has a reserved name; choose another name")
         return self
 
     @classmethod
     def reference_tables(cls) -> Iterator[ReferenceTable]:
-        """Return the table of names in braces for the reference page."""
+        """Yield the table of names in braces for the reference page."""
         names = [(f"`{{{name}}}`", meaning) for name, meaning in SERVICE_VALUES.items()]
-        introduction = "The options, the [names of commands](#names-in-braces), and:"
+        introduction = "The options, the [names in braces of commands](#names-in-braces), and these names:"
         yield ReferenceTable("Names in braces of services", introduction, ("Name", "Meaning"), names)
 
     @property
@@ -185,7 +187,7 @@ class ServiceWorkload(Workload):
 
     def list_columns(self) -> Mapping[str, Any]:
         """Return server program, launch method and parser as columns of `campaign workload list`."""
-        *_, program = (self.server.command[0], *_interpreter_targets(self.server.command))
+        *_, program = (self.server.command[0], *_find_interpreter_targets(self.server.command))
         return {
             "model or program": program.rpartition("/")[2],
             "launch": self.server.launch,
@@ -213,15 +215,14 @@ class ServiceWorkload(Workload):
             program = document["command"][0]
             if "/" in program and not program.startswith(("/", "{")):
                 yield (
-                    f"{context.format_location(part, 'command', 0)}: '{program}' is "
-                    "a relative path, but every run starts in its own "
-                    "directory; give the full path, or a program on the PATH"
+                    f"{context.format_location(part, 'command', 0)}: '{program}' is a relative path, but every run starts in its "
+                    "own directory; give the full path, or a program on the PATH"
                 )
 
     def missing_requirements(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
         """Return an error message if server, client or a required package is not installed, else None."""
         if (absent := find_missing_package("prometheus_client")) is not None:
-            return f"services need the package {absent}"
+            return f"services need the package {absent}; install it"
         for part, command in (("server", self.server.command), ("client", self.client.command)):
             if self.software is None and "{" not in command[0] and not shutil.which(command[0]):
                 return f"{part}: '{command[0]}' was not found on this machine; install it, or give its full path"
@@ -254,14 +255,14 @@ class ServiceWorkload(Workload):
         for environment in (self.server.environment, self.client.environment):
             resolve_variables(
                 environment, f"{location}: environment"
-            )  # a variable that is not set is named before the server starts
+            )  # a missing variable is reported before the server starts
         arguments = self.server.precision_arguments.get(cast(Precision, cell.precision), ())
         specification = ServiceRunSpecification(
             where=location,
             directory=run.directory,
             server=self.server.model_copy(update={"command": (*self.server.command, *arguments)}),
             client=self.client,
-            values=template_values(self.options, cell, run.repetition, run.workload_dir),
+            values=collect_template_values(self.options, cell, run.repetition, run.workload_dir),
             files=dict(run.files),
             words=tuple(build_software_words(software, runs_on=run.runs_on)),
             variables={"PATH": path, "VIRTUAL_ENV": path.split("/bin:", 1)[0]} if path else {},
@@ -269,7 +270,7 @@ class ServiceWorkload(Workload):
             slurm=run.launcher == "slurm",
         )
         specification.path.write_text(specification.model_dump_json(), encoding="utf-8")
-        specification.end_of_run_file.write_text("", encoding="utf-8")
+        specification.run_end_file.write_text("", encoding="utf-8")
         argv = (sys.executable, "-m", "campaign.workloads.service_run", str(specification.path))
         return Step(argv, {}, run.ranks_by_host, per_rank=not self.starts_single_process)
 
@@ -285,7 +286,7 @@ class ServiceWorkload(Workload):
         if failure_outcome := step_end.failure_outcome(log):
             return failure_outcome
         if result is None:
-            return Outcome("incomplete", Failure(reason="the run left no result", evidence=log.read_tail()))
+            return Outcome("incomplete", Failure(reason="the run wrote no result", evidence=log.read_tail()))
         result_path = self.client.find_result(run.directory)
         outcome = self._read_client_outcome(
             run, Log(result_path or run.directory / CLIENT_OUTPUT_FILE), has_ended_well=True
@@ -336,12 +337,12 @@ class ServiceWorkload(Workload):
         if failed_requests >= requests:
             reason = f"none of {requests:g} requests succeeded"
         else:
-            share = f"{100 * failed_requests / requests:.3g} %; errors_at_most_pct is {self.errors_at_most_pct:g}"
+            share = f"{100 * failed_requests / requests:.3g} %, errors_at_most_pct is {self.errors_at_most_pct:g}"
             reason = f"{failed_requests:g} of {requests:g} requests failed ({share})"
         return replace(outcome, status="invalid", failure=Failure(reason=reason))
 
 
-def _interpreter_targets(command: Sequence[str]) -> Iterator[str]:
+def _find_interpreter_targets(command: Sequence[str]) -> Iterator[str]:
     """Yield the module or script that an interpreter in the command runs, if there is one."""
     for before, word in pairwise(command):
         if before == "-m" or word.endswith((".py", ".sh")):
@@ -359,9 +360,11 @@ def build_failed_outcome(result: ServiceRunResult, problem: ServiceProblem, step
     status: Status = "time_limit" if problem == "not_ready" else "crashed"
     failure = Failure(reason=result.words, evidence=result.evidence[-400:] or result.words)
     if status == "crashed":
-        # A server must not end by itself, so an exit code of 0 counts as 1.
+        # A server must not end by itself, so exit code 0 counts as 1.
         codes = (result.code or 1,)
-        cause = classify_failure(log, codes, timed_out=False, killed_by_us=False, memory_kills=step_end.memory_kills)
+        cause = classify_failure(
+            log, codes, timed_out=False, killed_by_launcher=False, memory_kills=step_end.memory_kills
+        )
         if cause and cause[0] != "crashed":
             status, cause_failure = cause
             failure = Failure(reason=f"{result.words}: {cause_failure.reason}", evidence=cause_failure.evidence)

@@ -1,7 +1,7 @@
-"""Software environment of an external program - a check that it exists, and a description of its content for records.
+"""Software environment of an external program: a check that it exists, and a description of its content for records.
 
 The environment is inspected once per session on the host of the driver, before the first run that needs it. Values that cannot
-be determined are left out. Apptainer, conda and modules were not tried here; their answers are parsed as documented.
+be determined are left out. Apptainer, conda and modules were not tested; their output is parsed as documented.
 """
 
 from __future__ import annotations
@@ -53,26 +53,26 @@ class Container(FileModel):
     """Apptainer image that a program runs in."""
 
     image: TemplateText
-    """Image file. Names of the workload's options in braces are filled in, here and in the rest of `software`."""
+    """Image file. Options of the workload in braces are replaced by their values, here and in the rest of `software`."""
     nv: bool = True
-    """Pass the host's driver into the container (`--nv`, or `--rocm` for AMD) if the devices are GPUs that need it."""
+    """If true, the host's driver is passed into the container (`--nv`, or `--rocm` for AMD) for GPUs that need it."""
     binds: tuple[TemplateText, ...] = ()
-    """Directories of the host to mount, in the form of `--bind`."""
+    """Directories of the host to mount, in the syntax of `--bind`."""
     program: Literal["apptainer", "singularity"] = "apptainer"
     """Program that starts the container."""
 
 
 class Software(FileModel):
-    """Software environment of a program; exactly one of these keys. Every record lists what is installed there."""
+    """Software environment of a program. Exactly one of these keys is allowed. Every record lists the installed packages."""
 
     conda: TemplateText | None = None
-    """Conda environment: its name, or its directory."""
+    """Name or directory of a conda environment."""
     apptainer: Container | None = None
     """Apptainer or Singularity image."""
     modules: tuple[ModuleName, ...] | None = Field(default=None, min_length=1)
     """Environment modules (Lmod or Tcl), loaded in this order."""
     venv: TemplateText | None = None
-    """Python virtual environment: its directory."""
+    """Directory of a Python virtual environment."""
 
     @model_validator(mode="after")
     def _require_one_key(self) -> Software:
@@ -101,23 +101,12 @@ def build_software_words(software: Software | None, *, runs_on: AcceleratorKind)
 
 
 def build_search_path(software: Software | None, path: str) -> str | None:
-    """Return the PATH of a program in a virtual environment, or None if the PATH stays as it is.
-
-    Args:
-        software: software environment of the program.
-        path: PATH without the virtual environment.
-    """
+    """Return the PATH of a program in a virtual environment, or None if the PATH stays as it is."""
     return f"{software.venv}/bin:{path}" if software is not None and software.venv is not None else None
 
 
 def fill_software(software: Software, values: Mapping[str, Scalar], location: str) -> Software:
-    """Return the software environment with names in braces replaced by the values of the workload's options.
-
-    Args:
-        software: the software environment.
-        values: values by name.
-        location: location of the workload for error messages.
-    """
+    """Return the software environment with names in braces replaced by the values of the workload's options."""
 
     def fill_value(value: str) -> str:
         return fill_template(value, values, f"{location}: software")
@@ -136,7 +125,7 @@ def build_software_document(
 ) -> dict[str, Any] | None:
     """Describe the environment that a program is started in, with the version of its launcher.
 
-    Returns None if the program uses the host's software. Raises LaunchError, with a remedy, if the environment does not exist.
+    Returns None if the program uses the host's software. Raises LaunchError if the environment does not exist.
 
     Args:
         software: software environment, with names filled in.
@@ -153,13 +142,7 @@ def build_software_document(
 
 
 def describe_environment(software: Software, cache: Path, location: str = "software") -> dict[str, Any]:
-    """Return the content of a software environment as a JSON-serialisable dict. Raises LaunchError if it does not exist.
-
-    Args:
-        software: software environment, with names filled in.
-        cache: directory for digests of images.
-        location: location of the workload for error messages.
-    """
+    """Return the content of a software environment as a JSON-serialisable dict. Raises LaunchError if it does not exist."""
     if software.conda is not None:
         return _describe_conda(software.conda, location)
     if software.apptainer is not None:
@@ -173,10 +156,6 @@ def compute_image_digest(image: Path, cache: Path) -> str:
     """Return the SHA-256 of an image file in hex.
 
     The digest is cached. A file with unchanged path, size and modification time is not read again.
-
-    Args:
-        image: the image file.
-        cache: directory of the cache.
     """
     status = image.stat()
     state = [status.st_size, status.st_mtime_ns]
@@ -213,15 +192,15 @@ def _describe_conda(name: str, location: str) -> dict[str, Any]:
 def _describe_container(container: Container, cache: Path, location: str) -> dict[str, Any]:
     """Describe an Apptainer image by digest, labels and Python packages. Raises LaunchError if it does not exist."""
     image = Path(container.image)
-    _require_program(container.program, location, "install it, or say `program: singularity` where that is its name")
+    _require_program(container.program, location, "install it, or set `program: singularity` if that is its name")
     if "://" in container.image:
         raise LaunchError(
-            f"{location}: '{container.image}' is an address, which may mean another image tomorrow; fetch it once with "
-            f"`{container.program} pull IMAGE.sif {container.image}`, and give that file as software.apptainer.image"
+            f"{location}: '{container.image}' is an address, whose image may change; fetch it once with "
+            f"`{container.program} pull IMAGE.sif {container.image}`, and set software.apptainer.image to that file"
         )
     if not image.exists():
         raise LaunchError(
-            f"{location}: the image '{image}' is not there on {os.uname().nodename}; build or copy it, or correct "
+            f"{location}: the image '{image}' does not exist on {os.uname().nodename}; build or copy it, or correct "
             "software.apptainer.image"
         )
     document: dict[str, Any] = {"kind": "apptainer", "image": str(image)}
@@ -243,8 +222,8 @@ def _describe_venv(directory: str, location: str) -> dict[str, Any]:
     python = Path(directory) / "bin/python"
     if not python.exists():
         raise LaunchError(
-            f"{location}: '{directory}' is no virtual environment on {os.uname().nodename} (it has no bin/python); create it with "
-            f"`python -m venv {directory}`, or correct software.venv"
+            f"{location}: '{directory}' is not a virtual environment on {os.uname().nodename} (it has no bin/python); create it "
+            f"with `python -m venv {directory}`, or correct software.venv"
         )
     return {"kind": "venv", "directory": directory, **_list_python_packages([str(python)])}
 

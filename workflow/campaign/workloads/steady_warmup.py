@@ -1,10 +1,10 @@
-"""Rule for the end of a warm-up - it continues until the step times show no trend. Imports only the standard library.
+"""Rule for the end of a warm-up, which continues until the step times show no trend.
 
-A program can therefore load this file alone. The trend of the last steps (five chunks, or half of all steps so far) is tested
-by Spearman's rank correlation of step time and step number, so neither outliers nor the distribution of step times matter. It
-must also be large enough, measured as the change of the median between the two halves of these steps. The rule was chosen by
-simulation (tests/unit/workloads/test_steady_warmup.py) over medians of quarters, fewer chunks, and a window of constant size,
-which ends in the middle of a slow warm-up.
+The module imports only the standard library, so that a program can load this file alone. The trend of the last steps (five
+chunks, or half of all steps so far) is tested by Spearman's rank correlation of step time and step number, so neither outliers
+nor the distribution of step times matter. The trend must also be large enough, measured as the change of the median between the
+two halves of these steps. Simulations (tests/unit/workloads/test_steady_warmup.py) compared the rule with medians of quarters,
+with fewer chunks, and with a window of constant size, which ends in the middle of a slow warm-up.
 """
 
 import math
@@ -43,10 +43,10 @@ def has_trend(times_s: Sequence[float]) -> bool:
     first_median_s, last_median_s = median(times_s[:half_count]), median(times_s[-half_count:])
     if abs(last_median_s - first_median_s) <= MIN_TREND_PCT / 100 * first_median_s:
         return False
-    return abs(_rank_correlation(times_s)) * math.sqrt(len(times_s) - 1) > _SIGNIFICANCE_LIMIT_SD
+    return abs(_compute_rank_correlation(times_s)) * math.sqrt(len(times_s) - 1) > _SIGNIFICANCE_LIMIT_SD
 
 
-def _rank_correlation(values: Sequence[float]) -> float:
+def _compute_rank_correlation(values: Sequence[float]) -> float:
     """Return Spearman's correlation between values and their positions. Equal values share their mean rank."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)

@@ -1,4 +1,4 @@
-"""Synthetic workload with known step times, which allows the whole chain up to the report to be checked."""
+"""Synthetic workload with known step times, for checks of the whole chain from run to report."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from campaign.workloads.steady_warmup import NOT_STEADY
 
 
 class RequestedFailure(FileModel):
-    """Failure that the synthetic workload produces on purpose."""
+    """Failure that the synthetic workload simulates."""
 
     when: str
-    """Predicate over the axes."""
+    """Condition on the axes under which the run fails."""
     status: Literal["oom_device", "oom_host", "time_limit", "nan", "crashed", "incomplete", "comm_timeout"]
-    """How the run fails."""
+    """Status with which the run fails."""
 
 
 class SyntheticWorkload(Workload):
@@ -39,7 +39,7 @@ class SyntheticWorkload(Workload):
 
     extends_warmup: ClassVar[bool] = True
     introduction: ClassVar[str] = (
-        "A reference whose step times are known beforehand. It checks the chain from run to report without hardware."
+        "A reference workload with known step times. It checks the whole chain from run to report without special hardware."
     )
     example: ClassVar[str] = """\
 name: known
@@ -54,34 +54,34 @@ noise_pct: 1
     kind: Literal["synthetic"]
     """Synthetic reference."""
     sample_ms: Annotated[float, Field(ge=0)] = 1.0
-    """Time per sample."""
+    """Time per sample, in milliseconds."""
     overhead_ms: Annotated[float, Field(ge=0)] = 0.0
-    """Time per step, independent of the batch."""
+    """Time per step that is independent of the batch, in milliseconds."""
     host_ms: Annotated[float, Field(ge=0)] = 0.0
-    """Additional time for each host after the first."""
+    """Additional time per step for each host after the first, in milliseconds."""
     fabric_ms: Annotated[float, Field(ge=0)] = 0.0
-    """Additional time if all devices are behind the fabric; in proportion if only some are."""
+    """Additional time per step if all devices are attached through the fabric, in milliseconds; proportional if only some are."""
     noise_pct: Annotated[float, Field(ge=0, le=50)] = 0.0
     """Standard deviation of the step time, in percent."""
     cold_pct: Annotated[float, Field(ge=0, le=10_000)] = 0.0
-    """How much longer the first step of a run takes, in percent."""
+    """Excess time of the first step of a run, in percent."""
     cold_steps: Annotated[float, Field(gt=0)] = 10.0
-    """With `cold_pct`: after how many steps the excess has fallen to 37 % of it."""
+    """Number of steps after which the excess of `cold_pct` has decreased to 37 %."""
     real_time: bool = True
-    """Whether steps really take their time, or only report it."""
+    """If true, steps really take their time. If false, they only report it."""
     power_w: Annotated[float, Field(ge=0)] | None = None
-    """Power of each device that telemetry reads during a run."""
+    """Power of each device (W) that telemetry reads during a run."""
     memory_mib: Annotated[float, Field(ge=0)] | None = None
-    """Memory of each device that telemetry reads."""
+    """Used memory of each device (MiB) that telemetry reads during a run."""
     utilisation_pct: Annotated[float, Field(ge=0, le=100)] | None = None
-    """Utilisation of each device that telemetry reads."""
+    """Utilisation of each device (%) that telemetry reads during a run."""
     failures: tuple[RequestedFailure, ...] = ()
-    """Failures to produce on purpose."""
+    """Failures to simulate."""
 
     @model_validator(mode="after")
     def _check_duration(self) -> SyntheticWorkload:
         if self.sample_ms + self.overhead_ms == 0:
-            raise ValueError("a step needs a duration; set 'sample_ms' or 'overhead_ms' to more than 0")
+            raise ValueError("the duration of a step is 0; set 'sample_ms' or 'overhead_ms' to more than 0")
         return self
 
     def problems(self, context: ValidationContext) -> Iterator[str]:
@@ -103,7 +103,7 @@ noise_pct: 1
         gauge_values = {name: value for name, value in gauges.items() if value is not None}
         devices = [f"{host}/{number}" for host, count in run.ranks_by_host.items() for number in range(count)]
         specification = {
-            "step_s": expected_step_s(self, run.cell),
+            "step_s": compute_step_s(self, run.cell),
             "noise_pct": self.noise_pct,
             "cold_pct": self.cold_pct,
             "cold_steps": self.cold_steps,
@@ -131,7 +131,7 @@ noise_pct: 1
         try:
             result: dict[str, Any] = json.loads(result_line)
         except ValueError:  # no output, or incomplete output
-            return Outcome("incomplete", Failure(reason="no result in the output", evidence=log.read_tail()))
+            return Outcome("incomplete", Failure(reason="the output has no result", evidence=log.read_tail()))
         steps = tuple(result["step_times_s"])
         nan = result["loss"] is None
         return Outcome(
@@ -146,7 +146,7 @@ noise_pct: 1
         )
 
 
-def expected_step_s(workload: SyntheticWorkload, cell: Cell) -> float:
+def compute_step_s(workload: SyntheticWorkload, cell: Cell) -> float:
     """Return the expected duration of a step of this cell in seconds (see SyntheticWorkload)."""
     configuration = cell.configuration
     share = configuration.fabric_devices / configuration.devices

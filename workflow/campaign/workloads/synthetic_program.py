@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_REQUEST_REMARK = "asked for by the campaign"
+_REQUEST_REMARK = "simulated failure"
 FAILURES: Mapping[str, tuple[str, int]] = {
     "oom_device": (f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB ({_REQUEST_REMARK})", 1),
     "oom_host": (f"MemoryError: {_REQUEST_REMARK}", 1),
     "comm_timeout": (f"RuntimeError: Timed out waiting 5000ms for recv operation to complete ({_REQUEST_REMARK})", 1),
     "crashed": (f"ValueError: {_REQUEST_REMARK}", 1),
-    "incomplete": (f"ended before the first result, as {_REQUEST_REMARK}", 0),
+    "incomplete": (f"ended before the first result ({_REQUEST_REMARK})", 0),
 }
 
 

@@ -39,28 +39,29 @@ _REMOVED_DEFAULTS: Mapping[str, Scalar] = {
 """Defaults of options that stored campaigns may have as axes, so that their cells keep their identities."""
 _INTRODUCTION = """\
 Training steps of a built-in PyTorch model with random weights on synthetic data. The same code runs on CPUs (gloo) and on GPUs
-(NCCL, RCCL, XCCL); no GPU was tried yet. `options` are those of the model, with the model's defaults. Options that every model
-has may be axes of a campaign even if the workload file does not list them. An option that does not work on a device, or together
-with another option, is recorded as `unsupported` with the reason.
+(NCCL, RCCL, XCCL), but was not yet tested on GPUs. `options` are those of the model, with the model's defaults. Options that all
+models have can be axes of a campaign even if the workload file does not list them. A combination of options that a device or
+another option does not support is recorded as `unsupported`, with the reason.
 
 | precision | Meaning |
 |---|---|
 | `fp32` | fp32 products without TF32 |
-| `tf32` | fp32 storage, products on TF32 tensor cores (what NVIDIA's containers do by default); CUDA only |
-| `fp16`, `bf16` | autocast; weights and gradients stay fp32, so the all-reduced bytes are the same as in fp32 |
-| `bf16` with `fsdp_precision: mixed` | weights gathered, and all computed, in bf16; gradients reduced in fp32 (`parallel: fsdp`) |
-| `fp16-o2` | weights and gradients in fp16 with fp32 master weights (apex O2, the FP16 of the studies): half the bytes |
+| `tf32` | fp32 storage with products on TF32 tensor cores (default of NVIDIA's containers); CUDA only |
+| `fp16`, `bf16` | autocast; weights and gradients stay in fp32, so as many bytes are all-reduced as in fp32 |
+| `bf16` with `fsdp_precision: mixed` | weights gathered and layers computed in bf16; gradients reduced in fp32 (`parallel: fsdp`) |
+| `fp16-o2` | weights and gradients in fp16 with fp32 master weights (apex O2, "FP16" in published studies); half as many bytes |
 
 | `parallel` | Meaning |
 |---|---|
 | `ddp` | DistributedDataParallel: gradients are all-reduced during the backward pass |
-| `zero1` | DDP with the optimizer's state sharded (ZeRO stage 1) |
-| `fsdp` | weights, gradients and state sharded (FSDP2, ZeRO stage 3) |
-| `dp` | one process for all devices of one host, as DataParallel; on a CPU the same algorithm with threads |
+| `zero1` | DDP with sharded optimizer state (ZeRO stage 1) |
+| `fsdp` | sharded weights, gradients and optimizer state (FSDP2, ZeRO stage 3) |
+| `dp` | DataParallel: one process for all devices of one host; on a CPU the same algorithm with threads |
 
 `batch` is the number of samples per device and optimizer step. `accumulation: k` splits it into k passes of `batch / k`. With
-`input: storage`, every rank writes a data set of real shapes to the configuration's storage (system key `storage`) and reads its
-samples from there. [Train large models](../how-to/large-models.md) says how models are measured that one device cannot hold.
+`input: storage`, every rank writes a dataset of realistic shapes to the configuration's storage (system key `storage`) and reads
+its samples from there. [Train large models](../how-to/large-models.md) describes how to measure models that do not fit on one
+device.
 """
 _EXAMPLE = """\
 name: bert-short
@@ -87,10 +88,10 @@ class TrainWorkload(Workload):
 
     @classmethod
     def reference_tables(cls) -> Iterator[ReferenceTable]:
-        """Return the tables of built-in models and their options for the reference page."""
+        """Yield the tables of built-in models and their options for the reference page."""
         yield ReferenceTable(
             "Built-in models",
-            "`transformers:NAME` and `torchvision:NAME` are built where those packages are installed.",
+            "`transformers:NAME` and `torchvision:NAME` are available if these packages are installed.",
             ("Model", "Description", "One sample", "Parameters", "Default options"),
             [
                 (
@@ -150,7 +151,7 @@ class TrainWorkload(Workload):
     def select_identity_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
         """Return the options that belong to a cell's identity. Common options count only if they differ from the default.
 
-        Such an option may thus become an axis, or be added in a later version, without new measurements.
+        Such an option can therefore become an axis, or be added in a later version, without new measurements.
         """
         model_defaults = find_model_info(self.model).default_options
         defaults = {
@@ -170,21 +171,21 @@ class TrainWorkload(Workload):
     def unsupported_reason(self, cell: Cell, runs_on: AcceleratorKind) -> str | None:
         """Return the reason why this cell can never run on this kind of device, or None."""
         if runs_on != "cuda" and cell.precision == "tf32":
-            return f"tf32 is a mode of NVIDIA's tensor cores, and no mode of this kind of device: {ACCELERATORS[runs_on].title}"
+            return f"tf32 is a mode of NVIDIA's tensor cores and not supported on a device of kind {ACCELERATORS[runs_on].title}"
         return unsupported_strategy_reason(cell, self._resolve_options(cell))
 
     def _resolve_options(self, cell: Cell) -> dict[str, Scalar]:
         """Return all options of a cell, with the defaults of the model."""
         return resolve_options(self.model, {**self.options, **cell.options})
 
-    def _devices_per_process(self, cell: Cell) -> int:
+    def _count_devices_per_process(self, cell: Cell) -> int:
         """Return the number of devices of one process."""
         return cell.configuration.ranks if self._resolve_options(cell)["parallel"] == "dp" else 1
 
     def step(self, run: Run) -> Step:
         """Return the step that starts the ranks of a training run."""
         cell, settings = run.cell, run.cell.settings
-        options, replicas = self._resolve_options(cell), self._devices_per_process(cell)
+        options, replicas = self._resolve_options(cell), self._count_devices_per_process(cell)
         specification: dict[str, Any] = {
             "model": self.model,
             "replicas": replicas,
@@ -200,7 +201,7 @@ class TrainWorkload(Workload):
         if options["input"] == "storage":
             if run.storage is None:
                 raise ConfigError(
-                    "option input: storage needs a directory; add "
+                    "option 'input: storage' needs a directory on the storage; add "
                     f"`storage: {{{cell.configuration.storage}: {{path: ...}}}}` to the system file"
                 )
             specification |= {
@@ -213,4 +214,6 @@ class TrainWorkload(Workload):
 
     def read(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
         """Return the outcome of a training run from the results of its ranks."""
-        return judge_ranks(run, step_end, log, run.cell.configuration.ranks // self._devices_per_process(run.cell))
+        return judge_ranks(
+            run, step_end, log, run.cell.configuration.ranks // self._count_devices_per_process(run.cell)
+        )

@@ -1,6 +1,6 @@
-"""Runs of the trainer - reasons why they are unsupported, the step that starts the ranks, and the outcome.
+"""Runs of the trainer: reasons why they are unsupported, the step that starts the ranks, and the outcome.
 
-The ranks also leave evidence that their work was done on the devices of the run.
+The results of the ranks also show on which devices their work was done.
 """
 
 from __future__ import annotations
@@ -51,14 +51,16 @@ def missing_torch_requirement(kinds: Collection[AcceleratorKind] = ()) -> str | 
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         cpu = format_install_command("train", "--index-url", "https://download.pytorch.org/whl/cpu")
-        return f"PyTorch is not installed; run: {cpu} (for GPUs, without --index-url: it brings 20 packages of CUDA)"
+        return (
+            f"PyTorch is not installed; run: {cpu} (for GPUs without --index-url, which also installs 20 CUDA packages)"
+        )
     build = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
     for kind in kinds:
         accelerator = ACCELERATORS[kind]
         if accelerator.torch_build and not build.get(accelerator.torch_build):
             return (
-                f"PyTorch {build['__version__']} is no build for {accelerator.title}s (`runs_on: {kind}`); install the one that "
-                "pytorch.org names for the driver of this machine, or load the site's own"
+                f"PyTorch {build['__version__']} is not built for {accelerator.title}s (`runs_on: {kind}`); install the build for "
+                "the driver of this machine (see pytorch.org), or load the one of your site"
             )
     return None
 
@@ -68,15 +70,17 @@ def unsupported_strategy_reason(cell: Cell, options: Mapping[str, Scalar]) -> st
     configuration, parallel = cell.configuration, options["parallel"]
     if parallel == "dp" and configuration.hosts > 1:
         hosts = configuration.hosts
-        return f"parallel dp is DataParallel, one process for the devices of one host; this configuration has {hosts} hosts"
+        return f"option 'parallel: dp' (DataParallel) supports one host only, but this configuration has {hosts} hosts"
     if cell.batch % (steps := int(options["accumulation"])):
-        return f"accumulation: a batch of {cell.batch} a device cannot be divided into {steps} micro-steps"
+        return f"option 'accumulation': a batch of {cell.batch} per device cannot be divided into {steps} micro-steps"
     if reason := unsupported_mixed_reason(options, cell.precision, configuration.ranks):
         return reason
     if options["measure_communication"] and parallel != "ddp" and configuration.ranks > 1:
-        return f"measure_communication leaves the all-reduce of ddp out; parallel {parallel} has no such step"
+        return f"option 'measure_communication' is supported with 'parallel: ddp' only, not with 'parallel: {parallel}'"
     if parallel == "fsdp" and not options["overlap"]:
-        return "overlap: false reduces all gradients after the backward pass; parallel fsdp cannot, it reduces layer by layer"
+        return (
+            "option 'overlap: false' is not supported with 'parallel: fsdp', which reduces the gradients layer by layer"
+        )
     return None
 
 
@@ -106,23 +110,16 @@ def build_ranks_step(run: Run, specification: Mapping[str, Any], replicas: int =
 
 
 def judge_ranks(run: Run, step_end: StepEnd, log: Log, processes: int) -> Outcome:
-    """Judge a run by the results that its processes left.
-
-    Args:
-        run: the run.
-        step_end: end of the step.
-        log: output of the step.
-        processes: number of processes of the run.
-    """
+    """Judge a run by the results that its processes left."""
     results = read_results(run.directory, processes)
     complete_results = [result for result in results if result is not None]
     failed_results = [result for result in complete_results if result.status != "ok"]
     hit_limit = step_end.timed_out or step_end.memory_limit_hit
     if hit_limit or (len(complete_results) < len(results) and not failed_results):
-        no_result = Failure(reason="a rank left no result", evidence=f"exit codes {step_end.codes}")
+        no_result = Failure(reason="a rank wrote no result", evidence=f"exit codes {step_end.codes}")
         return step_end.failure_outcome(log) or Outcome("incomplete", no_result)
     if len(complete_results) < len(results) or any(result.status != "nan" for result in failed_results):
-        # A rank with an error of its own is the cause. Ranks that lost a peer are its consequences.
+        # A rank with its own error is the cause. Errors of ranks that lost a peer are its consequences.
         cause = next(
             (result for result in failed_results if result.status not in _CONSEQUENTIAL_STATUSES), failed_results[0]
         )
@@ -152,12 +149,12 @@ def _build_measured_outcome(
         for phase in dict.fromkeys(phase for result in results for phase in result.phases_s)
     }
     if starts := [result.window_started for result in results if result.window_started is not None]:
-        # Time from the launch of the step to the first measured step of the last rank.
+        # This is the time from the launch of the step to the first measured step of the last rank.
         phases["first_step"] = max(starts) - step_end.started
     return Outcome(
         status="nan" if not_a_number else "ok",
         failure=_build_failure(not_a_number[0]) if not_a_number else None,
-        # All ranks finish a step together, so the slowest window is the job's; ranks' own rates must not be added up.
+        # All ranks finish a step together, so the slowest window is that of the job, and rates of ranks must not be added up.
         throughput_per_s=run.cell.batch_global * steps / slowest if slowest > 0 else None,
         step_times_s=tuple(result.step_times_s for result in results),
         warmup_steps=max(result.warmup_steps for result in results),
@@ -183,7 +180,7 @@ def _merge_settings_in_force(results: Sequence[RankResult]) -> dict[str, str]:
 
 
 def compute_pace_loss(results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
-    """Return the share of the window that was lost because cores could not hold the pace of emulated devices, as a metric.
+    """Return the share of the window that was lost because cores could not keep the pace of emulated devices, as a metric.
 
     Ranks wait for each other in every step, so the run loses the maximum over its ranks. The result is empty if no device is
     emulated.
@@ -199,7 +196,7 @@ def compute_pace_loss(results: Sequence[RankResult], slowest_s: float) -> dict[s
 
 
 def reject_lost_pace(outcome: Outcome) -> Outcome:
-    """Return the outcome, marked as `invalid` if the pace of the emulated devices was not held.
+    """Return the outcome, marked as `invalid` if the cores could not keep the pace of the emulated devices.
 
     The measured times would otherwise be those of overloaded cores.
     """
@@ -207,9 +204,8 @@ def reject_lost_pace(outcome: Outcome) -> Outcome:
     if outcome.status != "ok" or lost_pct <= _MAX_PACE_LOSS_PCT:
         return outcome
     evidence = (
-        f"{lost_pct:.1f} % of the window was lost, and at most "
-        f"{_MAX_PACE_LOSS_PCT:g} % may be; end other work on this machine, lower "
-        "emulation.pace in the system file, or use fewer devices"
+        f"{lost_pct:.1f} % of the window was lost, but at most {_MAX_PACE_LOSS_PCT:g} % is allowed; end other work on this "
+        "machine, lower emulation.pace in the system file, or use fewer devices"
     )
     return replace(outcome, status="invalid", failure=Failure(reason=PACE_NOT_HELD, evidence=evidence))
 
@@ -243,7 +239,7 @@ def _collect_metrics(results: Sequence[RankResult]) -> dict[str, float]:
 def compute_efficiency(run: Run, results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
     """Compute how efficiently a training run used its devices, links and storage, as metrics by name.
 
-    - `count_step_flops`: operations of all ranks per step, by the model.
+    - `flops_per_step`: operations of all ranks per step, by the model.
     - `achieved_tflops`: achieved rate per device.
     - `mfu_pct`: achieved rate as a percentage of the device's peak in this precision (Chowdhery et al. 2022).
     - `flops_per_allreduce_byte`: operations of a rank per byte that it passes to all-reduces.
@@ -310,6 +306,6 @@ def find_wrong_devices(run: Run, results: Sequence[RankResult]) -> Failure | Non
         return None
     for rank, uuid in uuids.items():
         if uuid not in names:
-            evidence = f"rank {rank} reports the device {uuid}; the run was given {', '.join(names)}"
-            return Failure(reason="a rank used a device that is not of the run", evidence=evidence, rank=rank)
+            evidence = f"rank {rank} reports the device {uuid}, but the devices of the run are {', '.join(names)}"
+            return Failure(reason="a rank used a device that does not belong to the run", evidence=evidence, rank=rank)
     return None

@@ -75,7 +75,7 @@ def test_one_composition_each_is_not_tested_and_its_interval_is_of_runs() -> Non
     assert not row["tested"]
     assert np.isnan(row[["p", "p_holm", "least_detectable_pct"]].astype(float)).all()
     assert row["ratio_low"] < row["ratio"] < row["ratio_high"]
-    assert "one composition each was measured" in verdict.describe_uncertainty(row, -1.0, 1.0)
+    assert "each was measured on one composition" in verdict.describe_uncertainty(row, -1.0, 1.0)
 
 
 def test_cells_of_several_shared_leases_are_compared_lease_by_lease() -> None:
@@ -223,7 +223,7 @@ def test_a_noisy_configuration_is_named_in_what_a_comparison_rests_on() -> None:
         for name, column in found.build_basis_columns(pd.RangeIndex(900)).items()
     }
     row |= {"p": 0.5, "lent_by": ""}
-    assert "noisy: compositions of the reference differ more than those of others" in verdict.describe_basis(row)
+    assert "compositions of the reference vary more than those of other configurations" in verdict.describe_basis(row)
     equal = planted_campaigns.Truth(4, compositions=5, runs=10)
     calm = comparisons.compute_ratios(
         *planted_campaigns.pairs(equal, 300), comparisons.build_design(planted_campaigns.runs(equal, 300, 1))

@@ -59,8 +59,8 @@ def test_what_the_design_cannot_tell_apart_is_said() -> None:
         np.exp(random.normal(0, 0.01, 20)), np.arange(20) // 5, np.arange(20) // 5, np.arange(20) // 5
     )
     assert one_lease.run.is_known
-    assert "on one lease" in one_lease.lease.why
-    assert "on one lease" in one_lease.host.why
+    assert "on only one lease" in one_lease.lease.why
+    assert "on only one lease" in one_lease.host.why
     confounded = estimate_components(*simulated(random, leases=6, hosts=6))
     assert confounded.lease_and_host.is_known
     assert "cannot be separated" in confounded.lease.why
@@ -90,7 +90,7 @@ def test_components_depend_on_ratios_alone(seed: int, factor: float) -> None:
 
 
 def test_a_throughput_that_is_not_positive_is_refused() -> None:
-    with pytest.raises(ValueError, match="not positive"):
+    with pytest.raises(ValueError, match="must be positive"):
         estimate_components([1.0, 0.0], [1, 1], [1, 1], [1, 1])
 
 
@@ -155,7 +155,7 @@ def test_few_hosts_with_one_lease_each_are_not_compared() -> None:
     rate, cell, lease, host = simulated(np.random.default_rng(1), leases=3, hosts=3, lease_sd=0.0, host_sd=0.0)
     results = compare_hosts(rate * np.where(host == 1, 0.9, 1.0), cell, lease, by_host(host))
     assert not any(result.is_slow for result in results)
-    assert all("a slow lease looks like a slow host" in result.why for result in results)
+    assert all("a slow lease cannot be distinguished from a slow host" in result.why for result in results)
 
 
 def test_one_bad_run_makes_no_slow_host_and_hides_none() -> None:
@@ -194,5 +194,5 @@ def test_hosts_that_only_work_together_are_named_together() -> None:
 def test_a_host_without_a_cell_in_common_is_not_compared() -> None:
     rate, cell = np.ones(8) + 0.01 * np.arange(8), np.repeat([0, 1], 4)
     results = compare_hosts(rate, cell, cell, [("a",)] * 4 + [("b",)] * 4)
-    assert all("both on it and elsewhere" in result.why for result in results)
+    assert all("both on this host and on others" in result.why for result in results)
     assert not any(result.is_slow for result in results)

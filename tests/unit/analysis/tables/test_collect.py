@@ -125,7 +125,7 @@ def test_what_is_no_manifest_is_named(campaign: Campaign, results: Path, content
     path = results / "manifests" / "foreign.json"
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    with pytest.raises(RecordError, match=f"{path}: cannot be read .*delete this manifest, it is made again"):
+    with pytest.raises(RecordError, match=f"{path}: cannot be read .*delete this manifest; it is written again"):
         read_campaign_results(campaign, results)
 
 
@@ -164,13 +164,13 @@ def test_the_report_says_what_is_unverified_and_how_it_is_known_where_work_was(t
     assert any(
         "`runs_on: xpu` (cpu-rank) is unverified: nothing was run on an Intel GPU" in n for n in document["notes"]
     )
-    (note,) = [note for note in document["notes"] if note.startswith("Evidence that work was on the devices")]
+    (note,) = [note for note in document["notes"] if note.startswith("Evidence that the work ran on the devices")]
     valid = len(collected.records)
-    assert note.endswith(f"{valid} have neither: that their work was on the devices is not known.")
+    assert note.endswith(f"{valid} runs have neither, so the devices of their work are unknown.")
     told = [r.model_copy(update={"ran_on": ("xpu:0",)}) for r in collected.records[1:]]
     (note,) = list_device_evidence_notes(campaign, [collected.records[0], *told])
-    assert f"ranks of {valid - 1} reported" in note
-    assert " 1 have neither" in note
+    assert f"in {valid - 1}, ranks reported" in note
+    assert " 1 run has neither" in note
     assert document["system"]["currency"] == "EUR"
     prices = build_tables(collected).cells.set_index("configuration")["price_per_h"]
     assert prices["1x2-fabric"].unique().tolist() == [3.0]
@@ -273,7 +273,7 @@ def test_the_report_says_how_fast_devices_were_and_how_well_that_was_held(tmp_pa
 
     def notes() -> list[str]:
         found = build_context_document(read_campaign_results(campaign, tmp_path / "r"))["notes"]
-        return [note for note in found if note.startswith("Devices compute at a pace")]
+        return [note for note in found if note.startswith("Emulated devices compute at a fixed pace")]
 
     shared = store.share_document({"hosts": []})
     for number, key in enumerate(sorted(store.list_keys())):
@@ -304,7 +304,7 @@ def test_the_page_repeats_the_links_of_the_system_file_and_says_nothing_without(
     links = {"local": {"gb_per_s": 36.2, "latency_us": 1.85, "source": "Table IV"}, "fabric": {"gb_per_s": 12.2}}
     given = load(tmp_path / "given", {"system.links": links})
     assert (
-        "Links by the system file, one way, not measured: between devices of a host 36.2 GB/s, 1.85 µs (Table IV); "
+        "One-way links according to the system file, not measured: between devices of one host 36.2 GB/s, 1.85 µs (Table IV); "
         "to devices behind the fabric 12.2 GB/s."
     ) in build_context_document(read_campaign_results(given, tmp_path / "none"))["notes"]
 
@@ -326,7 +326,7 @@ def test_the_page_tells_real_and_emulated_rates_of_storage(tmp_path: Path) -> No
             for n in build_context_document(read_campaign_results(campaign, tmp_path / "none"))["notes"]
             if "Storage" in n
         )
-        assert said == f"Storage by the system file: nvme 3.2 GB/s (a data sheet){limit}."
+        assert said == f"Storage according to the system file: nvme 3.2 GB/s (a data sheet){limit}."
 
 
 def test_a_plan_in_the_results_is_all_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,4 +399,4 @@ def test_nodes_without_accelerators_emulate_nothing(tmp_path: Path, emulated: bo
     context = build_tables(read_campaign_results(campaign, archive_data.fill(campaign, tmp_path / "results"))).context
     assert any("is emulated by one process on a CPU core" in note for note in context["notes"]) is emulated
     assert any("its nodes have no accelerators" in note for note in context["notes"]) is not emulated
-    assert ("processes on CPU cores stand for devices" in context["conditions"]) is emulated
+    assert ("devices are emulated by processes on CPU cores" in context["conditions"]) is emulated

@@ -246,7 +246,7 @@ def test_tables_of_earlier_versions_are_read_unless_they_hold_predictions(
     assert len(read_tables(tmp_path).cells) == len(cells)
     assert ContextDocument.model_validate(read_tables(tmp_path).context).campaign.name == made.name
     write_all_tables(replace(made, context={**context, "prediction": "steps was replayed."}), tmp_path)
-    with pytest.raises(RecordError, match="are predictions of an earlier version"):
+    with pytest.raises(RecordError, match="hold predictions of an earlier version"):
         read_tables(tmp_path)
 
 

@@ -35,7 +35,7 @@ def test_devices_of_two_systems_are_told_apart(tmp_path: Path) -> None:
     assert context["campaign"]["baseline"] == "plain-1x2-local, bench-1x2-fabric"
     advice = build_recommendation(tables, REPORT_REQUEST)
     assert advice.unmeasured == ()
-    assert any("the hosts and pool of the system are unknown here" in each for each in advice.basis)
+    assert any("the hosts and the pool of the system are unknown" in each for each in advice.basis)
     # One note for what holds for both.
     assert sum("is emulated by one process" in note for note in context["notes"]) == 1
     assert context["launchers"] == {"local": len(tables.runs)}

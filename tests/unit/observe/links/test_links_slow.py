@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.observe.links.document import link_kinds
+from campaign.observe.links.document import list_link_kinds
 from campaign.observe.links.slow_links import flag_slow_links
 from campaign.spec.system_file import Links
 
@@ -28,7 +28,7 @@ def document(
         for host, (local, fabric) in enumerate(shape, 1)
         for index in range(local + fabric)
     ]
-    ways = link_kinds(devices)
+    ways = list_link_kinds(devices)
     rates = [
         [None if way is None else 1 / (1 / (TRUE[way] * scale) + 1e-5 / (SIZE / 1e9)) for way in row] for row in ways
     ]
@@ -69,12 +69,12 @@ def test_messages_that_are_mostly_latency_call_no_link_slow() -> None:
 
 def test_a_slow_link_is_told_with_its_numbers() -> None:
     (said,) = flag_slow_links(slowed(document(), 1, 4, 0.67), SYSTEM, None, 25)
-    assert said == "links: host1.gpu1 to host2.gpu0 0.409 GB/s: 33 % under the 0.61 GB/s of network links"
+    assert said == "links: host1.gpu1 to host2.gpu0: 0.409 GB/s, 33 % below the 0.61 GB/s of network links"
 
 
 def test_the_slowest_link_on_the_way_counts() -> None:
     (said,) = flag_slow_links(slowed(document(), 3, 4, 0.5), SYSTEM, None, 25)
-    assert said.endswith("under the 0.61 GB/s of fabric + network links")
+    assert said.endswith("below the 0.61 GB/s of fabric + network links")
 
 
 @settings(max_examples=40, deadline=None)
@@ -104,8 +104,8 @@ def test_many_slow_links_are_three_and_a_count_the_worst_first(many: int) -> Non
     assert len(said) == min(many, 4)
     assert all(each.startswith("links: ") for each in said)
     if many > 3:
-        assert said[3] == f"links: and {many - 3} more below what is expected"
-        worst = [int(each.split(" % under")[0].split()[-1]) for each in said[:3]]
+        assert said[3] == f"links: {many - 3} more are slower than expected"
+        worst = [int(each.split(" % below")[0].split()[-1]) for each in said[:3]]
         assert worst == sorted(worst, reverse=True)
 
 
@@ -113,7 +113,7 @@ def test_without_a_number_in_the_system_file_peers_are_the_measure() -> None:
     nothing = Links()
     assert flag_slow_links(document(), nothing, None, 25) == ()
     (said,) = flag_slow_links(slowed(document(((4, 0),)), 0, 3, 0.5), nothing, None, 25)
-    assert said.endswith("under the 36 GB/s of the median of local links here")
+    assert said.endswith("below the 36 GB/s of the median local link")
     # Two directions between two devices tell no outlier.
     assert flag_slow_links(slowed(document(((2, 0),)), 0, 1, 0.5), nothing, None, 25) == ()
 
@@ -122,9 +122,9 @@ def test_emulated_links_are_held_against_their_scale() -> None:
     emulated = document(runs_on="cpu", scale=0.01)
     assert flag_slow_links(emulated, SYSTEM, 0.01, 25) == ()
     slow = document(runs_on="cpu", scale=0.005)
-    said = "links: median of 12 pairs 0.06 GB/s: 50 % under the 0.12 GB/s of emulated fabric links"
+    said = "links: median of 12 pairs: 0.06 GB/s, 50 % below the 0.12 GB/s of emulated fabric links"
     assert said in flag_slow_links(slow, SYSTEM, 0.01, 25)
-    assert flag_slow_links(slow, SYSTEM, 0.01, 25)[3] == "links: and 1 more below what is expected"
+    assert flag_slow_links(slow, SYSTEM, 0.01, 25)[3] == "links: 1 more are slower than expected"
     # One emulated link alone is never slow, whatever a busy machine makes of it.
     assert flag_slow_links(slowed(emulated, 0, 2, 0.3), SYSTEM, 0.01, 25) == ()
 
@@ -132,7 +132,7 @@ def test_emulated_links_are_held_against_their_scale() -> None:
 def test_emulated_local_links_are_held_against_their_scale_where_the_system_file_gives_their_rate() -> None:
     slow = slowed(slowed(document(runs_on="cpu", scale=0.01), 0, 1, 0.5), 1, 0, 0.5)
     (said,) = flag_slow_links(slow, SYSTEM, 0.01, 25)
-    assert said.endswith("50 % under the 0.36 GB/s of emulated local links")
+    assert said.endswith("50 % below the 0.36 GB/s of emulated local links")
     assert flag_slow_links(slow, SYSTEM.model_copy(update={"local": None}), 0.01, 25) == ()
 
 
@@ -142,7 +142,7 @@ def test_processes_without_links_have_none_to_be_slow() -> None:
 
 def test_a_latency_far_over_its_peers_is_told() -> None:
     (said,) = flag_slow_links(slowed(document(((4, 0),)), 2, 3, 4.0, "latency_us"), SYSTEM, None, 25)
-    assert said == "links: host1.gpu2 to host1.gpu3 20 us: 4.0 times the 5 us of the median of local links here"
+    assert said == "links: host1.gpu2 to host1.gpu3: 20 us, 4.0 times the 5 us of the median local link"
     assert flag_slow_links(slowed(document(((4, 0),)), 2, 3, 2.9, "latency_us"), SYSTEM, None, 25) == ()
 
 
@@ -158,7 +158,7 @@ def test_the_way_between_a_host_and_its_fabric_device_is_looked_at() -> None:
     found = document(((1, 1),))
     found["host_device"]["h2d_gb_per_s"][1] = 3.0
     (said,) = flag_slow_links(found, SYSTEM, None, 25)
-    assert said == "links: host1 to host1.gpu1 3 GB/s: 75 % under the 12 GB/s of fabric links"
+    assert said == "links: host1 to host1.gpu1: 3 GB/s, 75 % below the 12 GB/s of fabric links"
 
 
 @pytest.mark.parametrize("gone", ["matrices", "host_device"])

@@ -81,7 +81,7 @@ def test_samples_of_the_driver_stand_at_their_own_times(path: Path) -> None:
 
 
 def test_a_sampler_says_how_often_it_looks_and_what_that_costs(path: Path) -> None:
-    problem = "the package nvidia-ml-py is not installed there"
+    problem = "the package nvidia-ml-py is not installed on the host"
     path.write_text(text({**HEADER, "interval_s": 1.5, "look_s": 0.07, "problems": [problem]}, tick(1, 1)))
     found = between(SampleFile(path), 0, 9)
     assert (found.interval_s, found.look_s, found.problems) == (1.5, 0.07, (problem,))

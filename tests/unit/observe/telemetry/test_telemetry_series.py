@@ -83,7 +83,7 @@ def test_a_damaged_file_of_a_host_without_pyarrow_is_named(tmp_path: Path) -> No
     (tmp_path / "telemetry").mkdir()
     for content in (b"", b"torn", gzip.compress(b"{}"), gzip.compress(b"[1"), gzip.compress(b'{"time": [1]}')):
         (tmp_path / record.telemetry).write_bytes(content)
-        with pytest.raises(RecordError, match=r"samples\.json\.gz: cannot be read as samples"):
+        with pytest.raises(RecordError, match=r"samples\.json\.gz: the samples cannot be read"):
             time_series.build_telemetry_table([record], tmp_path, lambda _: composition())
 
 

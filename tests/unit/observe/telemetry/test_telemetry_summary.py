@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from campaign.observe.telemetry.run_metrics import (
-    PART_OF_A_DEVICE,
-    SHORT_PCIE_SAMPLES,
+    DEVICE_PART_FLAG,
+    SHORT_PCIE_SAMPLES_FLAG,
     UsedDeviceNames,
     find_unused_devices,
     summarize_run,
@@ -72,7 +72,10 @@ def test_devices_that_nobody_identifies_have_no_metrics_and_the_reason() -> None
     for unnamed in (UsedDeviceNames((None,)), UsedDeviceNames(("3",)), UsedDeviceNames(("0000:17:00.0",))):
         metrics, (flag,) = summarize_run([host(values=idle_and_busy())], WINDOW, {"h": unnamed}, None)
         assert metrics == {}
-        assert "which 1 of 3 devices on h the run used is not known: no rank reports UUIDs" in flag
+        assert (
+            "it is unknown which 1 of 3 devices on h the run used, because neither the ranks nor the composition report UUIDs"
+            in flag
+        )
 
 
 def test_a_run_that_used_all_devices_of_a_host_needs_no_names() -> None:
@@ -90,11 +93,11 @@ def test_what_other_vendors_devices_report_is_not_the_name_that_their_tools_give
 
 def test_a_host_whose_devices_are_not_read_says_why() -> None:
     seen = host(values={("host", "load_1min"): constant(1)})
-    blind = replace(seen, problems=("the package nvidia-ml-py is not installed there",))
+    blind = replace(seen, problems=("the package nvidia-ml-py is not installed on the host",))
     metrics, flags = summarize_run([blind], WINDOW, {"h": used(0)}, None)
     assert metrics == {}
     assert flags == (
-        "telemetry: no device was seen on h (the package nvidia-ml-py is not installed there), and the run used 1 there",
+        "telemetry: no device was found on h (the package nvidia-ml-py is not installed on the host), but the run used 1 there",
     )
 
 
@@ -108,7 +111,7 @@ def test_a_part_of_a_device_has_its_own_memory_and_says_what_is_missing() -> Non
     metrics, flags = summarize_run([host(values=values)], WINDOW, {"h": UsedDeviceNames((part,))}, None)
     assert metrics["device_memory_mean_mib"] == pytest.approx(100)
     assert "device_power_mean_w" not in metrics
-    assert flags == (PART_OF_A_DEVICE,)
+    assert flags == (DEVICE_PART_FLAG,)
     reporting_whole = {"h": UsedDeviceNames((part,), (UUID.format(0),))}
     assert summarize_run([host(values=values)], WINDOW, reporting_whole, None) == (metrics, flags)
 
@@ -120,7 +123,7 @@ def test_thin_samples_of_a_window_are_flagged_with_how_much_they_cover(
     thin = host(values={(gpu(0), "power_w"): constant(1)}, times=(50.0, 51.0, *times))
     metrics, (flag,) = summarize_run([thin], WINDOW, {"h": used(0)}, None)
     assert not any("power" in name for name in metrics)
-    assert f"was sampled in {share} % of the window ({count} samples in 10 s, one each 1 s)" in flag
+    assert f"was sampled in only {share} % of the window ({count} samples in 10 s, interval 1 s)" in flag
 
 
 def test_how_often_devices_were_sampled_and_what_a_look_cost_is_recorded() -> None:
@@ -136,7 +139,7 @@ def test_a_process_that_was_there_before_the_run_and_stayed_is_flagged() -> None
     seen = host(values=values)
     seen = replace(seen, earlier=earlier, series={**seen.series, **ending})
     _, flags = summarize_run([seen], WINDOW, {"h": used(0)}, None)
-    assert flags == (f"telemetry: {gpu(0)} had another process before and in the run: pid 7, 2,048 MiB",)
+    assert flags == (f"telemetry: another process used {gpu(0)} before and during the run: pid 7, 2,048 MiB",)
 
 
 def test_a_link_counts_at_its_best_in_the_window_and_the_slowest_of_all() -> None:
@@ -180,7 +183,7 @@ def test_a_mean_over_some_devices_is_none_of_all() -> None:
 
 def test_a_device_that_nobody_saw_is_named() -> None:
     metrics, flags = summarize_run([host(values={(gpu(0), "power_w"): constant(1)})], WINDOW, {"h": used(0, 7)}, None)
-    assert flags == (f"telemetry: {UUID.format(7)} was not seen",)
+    assert flags == (f"telemetry: {UUID.format(7)} was not found",)
     assert metrics == {}
 
 
@@ -212,7 +215,7 @@ def test_looks_at_pcie_are_called_looks() -> None:
     values = {(gpu(0), "pcie_received_gb_per_s"): constant(3)}
     metrics, flags = summarize_run([host(values=values)], WINDOW, {"h": used(0)}, None)
     assert metrics["pcie_rx_mean_gb_per_s"] == pytest.approx(3)
-    assert flags == (SHORT_PCIE_SAMPLES,)
+    assert flags == (SHORT_PCIE_SAMPLES_FLAG,)
 
 
 def test_events_and_throttling() -> None:
@@ -283,7 +286,7 @@ def test_a_clock_that_was_set_is_flagged() -> None:
     jumped = HostSamples("h", "m", 1, 1.0, {}, jumped_s=12.34)
     assert summarize_run([jumped], WINDOW, {}, None) == (
         {},
-        ("telemetry: the clock of h was set by 12.3 s while the run was on",),
+        ("telemetry: the clock of h was changed by 12.3 s during the run",),
     )
 
 

@@ -69,7 +69,9 @@ def test_directions_are_no_part_of_the_identity(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MEASURED_BY_CAMPAIGN)
 def test_a_metric_with_the_name_of_a_measured_column_is_refused_in_files_only(tmp_path: Path, name: str) -> None:
     parser = {"metric": name, "regex": r"latency: (\S+)"}
-    with pytest.raises(ConfigError, match=rf"parsers\.0\.metric: '{name}' is measured .*'program_{name}'"):
+    with pytest.raises(
+        ConfigError, match=rf"parsers\.0\.metric: '{name}' is reserved, because campaign measures it .*'program_{name}'"
+    ):
         load(tmp_path, {**PROGRAM, "workloads.program.parsers": [parser]})
     stored = load(tmp_path, PROGRAM).to_document()
     stored["workloads"]["program"]["parsers"][0]["metric"] = name

@@ -173,7 +173,7 @@ def test_impossible_shapes_of_a_product_are_told_not_dropped(tmp_path: Path) -> 
 def test_peer_to_peer_is_between_pooled_devices_of_a_host(tmp_path: Path) -> None:
     shape = {"devices_per_host": [1, 2], "attach": ["fabric-p2p", "hybrid-p2p"]}
     campaign = load(tmp_path, {"campaign.configurations": [shape]})
-    assert [c.words() for c in campaign.configurations] == [
+    assert [c.describe() for c in campaign.configurations] == [
         "1 host with 2 fabric cpu-rank, peer-to-peer through the fabric"
     ]
     assert [i.why for i in campaign.impossible][1:] == [

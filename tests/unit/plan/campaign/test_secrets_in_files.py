@@ -80,7 +80,9 @@ def test_a_variable_that_is_not_set_is_told_before_anything_is_composed(tmp_path
 def test_a_variable_that_a_job_has_lost_is_no_failure_of_the_subject():
     said: Variables = {"HF_TOKEN_THAT_IS_NOT_SET": {"from": "environment"}, "A": "1"}
 
-    with pytest.raises(LaunchError, match="HF_TOKEN_THAT_IS_NOT_SET: this variable is not set where the driver runs"):
+    with pytest.raises(
+        LaunchError, match="HF_TOKEN_THAT_IS_NOT_SET: this variable is not set in the environment of the driver"
+    ):
         resolve_variables(said, "workload x: environment")
 
 

@@ -182,7 +182,7 @@ def test_stored_campaigns_and_lease_plans_hold_the_hashes(tmp_path: Path, script
     assert ids(stored) == ids(campaign)
     document = next(build_lease_plans(build_plan(campaign, expand_matrix(campaign))))
     assert campaign_part_from_lease_plan(document).inputs == campaign.inputs
-    cell = document.work[0]
+    cell = document.work_cells[0]
     assert document.specification(cell) == build_specification(campaign, cell)
 
 

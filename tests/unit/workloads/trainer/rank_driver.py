@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from campaign.common.processes.disturbances import DisturbanceMonitor
@@ -91,12 +92,19 @@ class Driver:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def start(self, directory: Path, specs: list[dict[str, Any]], program: str = "") -> list[int]:
+    def start(
+        self,
+        directory: Path,
+        specs: list[dict[str, Any]],
+        program: str = "",
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[int]:
         """One spec a rank (all the same in a real run); gives the pids. program: instead of the rank's, with `SERVER_OF_TESTS`."""
         directory.mkdir(parents=True, exist_ok=True)
         environment = {"PATH": os.environ["PATH"], "WORLD_SIZE": str(len(specs)), "MASTER_ADDR": "127.0.0.1"}
         environment |= {"MASTER_PORT": str(find_free_port()), "CAMPAIGN_OUT": str(directory)}
         environment |= {"TEST_PROGRAM": program} if program else {}
+        environment |= variables
         ranks = []
         for rank, spec in enumerate(specs):
             path = directory / f"spec{rank}.json"
@@ -119,9 +127,15 @@ class Driver:
         return Outcome(codes, read_results(directory, world_size), (directory / "log").read_text())
 
     def run(
-        self, directory: Path, spec: dict[str, Any], world_size: int = 1, patience_s: float = 60, program: str = ""
+        self,
+        directory: Path,
+        spec: dict[str, Any],
+        world_size: int = 1,
+        patience_s: float = 60,
+        program: str = "",
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> Outcome:
-        self.start(directory, [spec] * world_size, program)
+        self.start(directory, [spec] * world_size, program, variables)
         return self.finish(directory, world_size, patience_s)
 
     def close(self) -> int:

@@ -239,7 +239,7 @@ def test_a_storage_that_is_not_there_ends_the_rank_with_its_path(
     outcome = driver.run(tmp_path / "run", nano_spec(options={"input": "storage"}, storage_dir=str(missing)))
     result = outcome.results[0]
     assert result is not None
-    assert (result.status, result.reason) == ("crashed", "ended with FileNotFoundError")
+    assert (result.status, result.reason) == ("crashed", "the run ended with an uncaught FileNotFoundError")
     assert str(missing) in result.evidence
 
 

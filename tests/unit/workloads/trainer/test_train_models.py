@@ -168,7 +168,7 @@ def test_a_detector_that_finds_the_boxes_has_a_lower_loss_than_one_that_does_not
 def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     name = f"{package}:bert"
-    with pytest.raises(ConfigError, match=f"needs the package {package}"):
+    with pytest.raises(ConfigError, match=f"need the package {package}"):
         build_model(name, resolve_options(name, {}))
 
 

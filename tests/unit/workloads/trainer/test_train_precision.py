@@ -61,7 +61,7 @@ def test_fp16_o2_keeps_norms_and_what_the_optimizer_updates_in_fp32(model: str) 
     trainable = build_model(model, spec.resolve_options())
     training = Training(spec, trainable, make_feed(spec, trainable, 0, 1, CPU)[0], CPU, 1)
     training.warm_up()
-    norms = {id(weight) for norm in precision.weighted_norms(trainable) for weight in norm.parameters()}
+    norms = {id(weight) for norm in precision.find_weighted_norms(trainable) for weight in norm.parameters()}
     assert norms
     updated = [weight for group in training.strategy.optimizer.param_groups for weight in group["params"]]
     assert {weight.dtype for weight in updated} == {torch.float32}
@@ -93,7 +93,7 @@ def test_convolutions_are_looked_at_beside_products(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.nn.functional, "conv2d", coarser)
     found = precision.measure_precision("fp32", CPU)
     assert found == "fp32 in products, bf16 in convolutions"
-    assert precision.describe_precision_mismatch("fp32", found) == f"found {found}, not fp32"
+    assert precision.describe_precision_mismatch("fp32", found) == f"measured {found} instead of fp32"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_each_replica_is_looked_at() -> None:
     second.__class__ = type(second).__mro__[1]  # without the precision inside
     training.run_step()
     assert seen.describe_type_mismatch("bf16", 2) == "float32 on replica 1"
-    assert seen.describe_type_mismatch("bf16", 3) == "something on 2 of 3 replicas only"
+    assert seen.describe_type_mismatch("bf16", 3) == "observed on only 2 of 3 replicas"
 
 
 def test_what_is_looked_at_is_no_part_of_a_compiled_model() -> None:

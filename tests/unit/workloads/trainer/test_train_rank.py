@@ -107,7 +107,7 @@ def test_device_cuda_where_there_is_none_is_not_run_on_the_cpu(driver: Any, tmp_
         pytest.skip("there is one")
     (result,) = driver.run(tmp_path, nano_spec(device="cuda")).results
     assert (result.status, result.step_times_s) == ("crashed", ())
-    assert "sees none" in result.evidence
+    assert "sees no device" in result.evidence
 
 
 @pytest.mark.parametrize("missing", sorted(WHERE))
@@ -155,10 +155,10 @@ def test_a_library_without_memory_is_believed_with_the_memory_that_was_in_use() 
     error = RuntimeError("FIND was unable to find an engine to execute this computation")
     text = f"RuntimeError: {error}\n"
     full = describe_full_memory(76 * 2**30, 80 * 2**30)
-    assert full == "memory in use at its peak: 76.0 of 80.0 GiB"
+    assert full == "peak memory use: 76.0 of 80.0 GiB"
     assert classify_exception(error, text, full) == (
         "oom_device",
-        "the device's memory was full, and nothing was left for a library's own",
+        "the device's memory was full, so that a library could not allocate its own memory",
         f"RuntimeError: {error}\n{full}",
     )
     assert describe_full_memory(70 * 2**30, 80 * 2**30) == ""

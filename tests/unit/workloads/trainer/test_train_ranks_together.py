@@ -39,7 +39,7 @@ def wait_until_training(pids: list[int], patience_s: float = 30) -> None:
     [
         (signal.SIGSEGV, "crashed", 1, "rank 1 was ended by SIGSEGV"),
         (signal.SIGKILL, "crashed", 1, "SIGKILL from outside"),
-        (signal.SIGSTOP, "comm_timeout", None, "longer than its limit"),
+        (signal.SIGSTOP, "comm_timeout", None, "exceeded its time limit"),
     ],
 )
 def test_a_lost_rank_ends_the_run_within_its_time_out_and_is_named(

@@ -30,7 +30,7 @@ def test_compiling_without_a_compiler_is_unsupported(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("CXX", raising=False)
     reason = unsupported_run_reason(nano(compile=True), 1, CPU)
     assert reason is not None
-    assert "no c++, g++, clang++ on PATH" in reason
+    assert "none of c++, g++, clang++ is on the PATH" in reason
 
 
 def test_a_compiler_that_does_not_work_is_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_data_parallel_modules_are_not_compiled() -> None:
 def test_what_cannot_be_held_to_a_pace_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unsupported_run_reason(nano(), 1, CPU) is None
     compiled = nano(compile=True).model_copy(update={"pace_gflops": (1.0,)})
-    assert "no modules left" in (unsupported_run_reason(compiled, 1, CPU) or "")
+    assert "no modules to slow down" in (unsupported_run_reason(compiled, 1, CPU) or "")
     monkeypatch.setattr(models, "count_step_flops", lambda _: None)
     uncounted = nano().model_copy(update={"pace_gflops": (1.0,)})
     assert "cannot be counted" in (unsupported_run_reason(uncounted, 1, CPU) or "")
@@ -64,9 +64,9 @@ def test_a_mixed_policy_is_one_of_fsdp_in_bf16_on_several_devices() -> None:
 
     assert reason(2) == ""
     assert reason(1, fsdp_precision="autocast") == ""
-    assert "this is ddp in bf16" in reason(2, parallel="ddp")
-    assert "this is fsdp in fp32" in reason(2, "fp32")
-    assert "two devices or more" in reason(1)
+    assert "not with 'parallel: ddp' in bf16" in reason(2, parallel="ddp")
+    assert "not with 'parallel: fsdp' in fp32" in reason(2, "fp32")
+    assert "at least two devices" in reason(1)
 
 
 def test_batch_norms_are_not_computed_in_bf16_as_a_whole() -> None:
@@ -106,7 +106,7 @@ def test_sharded_weights_have_no_other_memory_format() -> None:
 def test_a_network_without_layers_has_nothing_to_compute_again() -> None:
     plain = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     trainable = models.Trainable(plain, lambda x: x.sum(), 1, lambda _: (torch.zeros(2),), "sgd")
-    assert "no layers" in (unsupported_model_reason(nano(activation_checkpointing=True), trainable) or "")
+    assert "needs repeated layers" in (unsupported_model_reason(nano(activation_checkpointing=True), trainable) or "")
     assert unsupported_model_reason(nano(), trainable) is None
 
 

@@ -32,7 +32,7 @@ class CampaignSpread:
 
     @property
     def is_known(self) -> bool:
-        """Whether there are enough campaigns for a test."""
+        """True if there are enough campaigns for a test."""
         return self.campaigns >= MIN_CAMPAIGNS and np.isfinite(self.variance)
 
     def widen_ratios(self, ratios: LogRatios) -> LogRatios:

@@ -44,9 +44,8 @@ class CampaignComparison:
         rows: one row per matched pair, in the base's order: cell (words), configuration, workload, batch, precision, by,
             differs; base_state, state, base_outcome, outcome; base_mean, mean (of the primary metric), base_n, n; ratio, low,
             high (95 %), p, p_holm, paired, tested, method, least_detectable_pct, says.
-        means: one row per workload and one for ALL: cells, ratio, low, high, p, tested of the geometric mean. The mean is over
-            the
-            tested cells. If there are none, it is over all cells, without an interval and without a test.
+        means: one row per workload and one for ALL: cells, ratio, low, high, p, tested of the geometric mean. The mean
+            is over the tested cells. If there are none, it is over all cells, without an interval and without a test.
         only_base: cell and state of cells without a counterpart in `other`.
         only_other: cell and state of cells without a counterpart in `base`.
         violations: violations of the rules whose texts are in `rules`.
@@ -100,18 +99,18 @@ def compare(
     metric, other_metric = read_primary_metric(base.context), read_primary_metric(other.context)
     if (metric.name, metric.better) != (other_metric.name, other_metric.better):
         raise ConfigError(
-            f"{base.name} is compared by {metric.name} and {other.name} by "
-            f"{other_metric.name}; give both campaigns the same `metric`"
+            f"The primary metric of campaign {base.name} is {metric.name}, and that of {other.name} is "
+            f"{other_metric.name}; set the same `metric` in both campaigns"
         )
-    matched = match_cells(base.cells, other.cells)
-    rows = _compare_cells(matched, base, other, spread)
+    matches = match_cells(base.cells, other.cells)
+    rows = _compare_cells(matches, base, other, spread)
     means = _average_ratios(rows, spread)
     comparison = CampaignComparison(
         *_distinguish_names(base.name, other.name),
         rows,
         means,
-        _list_unmatched(matched.only_base),
-        _list_unmatched(matched.only_other),
+        _list_unmatched(matches.only_base),
+        _list_unmatched(matches.only_other),
         tuple(compare_contexts(base.context, other.context)),
         metric,
         _describe_protocols(rows, base, other),
@@ -126,7 +125,7 @@ def compare(
     violations = [
         violation
         for rule in rules
-        for violation in _find_violations(rule, comparison, matched, (base.runs, other.runs))
+        for violation in _find_violations(rule, comparison, matches, (base.runs, other.runs))
     ]
     return replace(
         comparison,
@@ -140,9 +139,9 @@ def _distinguish_names(base: str, other: str) -> tuple[str, str]:
     return (base, other) if base != other else (f"{base} (A)", f"{other} (B)")
 
 
-def _compare_cells(matched: CellMatches, base: Tables, other: Tables, spread: CampaignSpread | None) -> pd.DataFrame:
+def _compare_cells(matches: CellMatches, base: Tables, other: Tables, spread: CampaignSpread | None) -> pd.DataFrame:
     """Compare each matched pair of cells and return one row per pair."""
-    base_cells, other_cells = matched.base, matched.other
+    base_cells, other_cells = matches.base, matches.other
     # The same cell in two campaigns gets two ids. Otherwise it would be compared with itself.
     compared_cells = other_cells.assign(cell_id="other " + other_cells["cell_id"].astype("str"))
     reference_cells = base_cells.assign(cell_id="base " + base_cells["cell_id"].astype("str"))
@@ -157,8 +156,8 @@ def _compare_cells(matched: CellMatches, base: Tables, other: Tables, spread: Ca
         cell=_describe_cells(base_cells),
         cell_id=base_cells["cell_id"],
         other_cell_id=other_cells["cell_id"],
-        by=matched.methods,
-        differs=matched.differences,
+        by=matches.methods,
+        differs=matches.differences,
         base_state=base_cells["state"],
         state=other_cells["state"],
         base_outcome=_list_outcomes(base_cells),
@@ -297,7 +296,7 @@ def _strip_failure_counts(failures: str) -> str:
 
 
 _UNTESTED_REASONS = {
-    intervals.CONFOUNDED_WITH_HOSTS: "each on hosts of its own",
+    intervals.CONFOUNDED_WITH_HOSTS: "each ran on different hosts",
     intervals.CAMPAIGNS_UNKNOWN: "the spread between campaigns is unknown",
 }
 
@@ -307,7 +306,7 @@ def _describe_change(row: Mapping[Any, Any]) -> str:
     if not np.isfinite(row["ratio"]):
         return ""
     if not np.isfinite(row["low"]):
-        return "one run, no interval"
+        return "no interval: only one run"
     if not row["tested"]:
         return f"not tested: {_UNTESTED_REASONS.get(row['method'], 'one composition each')}"
     if row["p_holm"] < SIGNIFICANCE_LEVEL:
@@ -344,7 +343,7 @@ def _list_unmatched(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _find_violations(
-    rule: RegressionRule, comparison: CampaignComparison, matched: CellMatches, runs: tuple[pd.DataFrame, pd.DataFrame]
+    rule: RegressionRule, comparison: CampaignComparison, matches: CellMatches, runs: tuple[pd.DataFrame, pd.DataFrame]
 ) -> Iterable[RuleViolation]:
     """Return the violations of a rule in a comparison."""
     rows = comparison.rows
@@ -358,20 +357,20 @@ def _find_violations(
         # Cells and means of one rule are one family, so a rule fails by chance in 5 of 100 comparisons.
         family = pd.concat([rows[["ratio", "p"]], means[["ratio", "p"]]])
         # More of a cost is a smaller ratio.
-        change = family["ratio"] if metric.higher else 1 / family["ratio"]
+        change = family["ratio"] if metric.is_higher_better else 1 / family["ratio"]
         return find_change_violations(
             rule, [*cell_names, *mean_names], change.to_numpy(), intervals.adjust_p_values(family["p"])
         )
     if rule.quantity == THROUGHPUT.label:
         rule = replace(rule, quantity=THROUGHPUT.name)
-    ratios = _compare_by_metric(rule, matched, runs, metric)
+    ratios = _compare_by_metric(rule, matches, runs, metric)
     p = intervals.adjust_p_values(ratios.compute_p_values())
     # The ratio of the metric itself: a larger value is a larger cost.
     return find_change_violations(rule, cell_names, 1 / ratios.estimate.ratio, p)
 
 
 def _compare_by_metric(
-    rule: RegressionRule, matched: CellMatches, runs: tuple[pd.DataFrame, pd.DataFrame], metric: Metric
+    rule: RegressionRule, matches: CellMatches, runs: tuple[pd.DataFrame, pd.DataFrame], metric: Metric
 ) -> Ratios:
     """Compare the matched cells by a metric of their valid runs, as ratios of cost.
 
@@ -385,18 +384,18 @@ def _compare_by_metric(
             hint = (
                 f"did you mean '{suggestions[0]}'?"
                 if suggestions
-                else f"there are: {', '.join([metric.label, STATE, *numeric])}"
+                else f"allowed quantities: {', '.join([metric.label, STATE, *numeric])}"
             )
             raise ConfigError(
-                f"--fail-on '{rule.text}': not both campaigns have the quantity '{rule.quantity}'; {hint}"
+                f"--fail-on '{rule.text}': at least one of the campaigns lacks the quantity '{rule.quantity}'; {hint}"
             )
     design = comparisons.build_design(_combine_runs(*runs), column=rule.quantity, higher_is_better=False)
     compared_cells, reference_cells = (
-        "other " + matched.other["cell_id"].astype("str"),
-        "base " + matched.base["cell_id"].astype("str"),
+        "other " + matches.other["cell_id"].astype("str"),
+        "base " + matches.base["cell_id"].astype("str"),
     )
     return changes.test_against_other_groups(
-        comparisons.compute_ratios(compared_cells, reference_cells, design), matched.base["configuration"]
+        comparisons.compute_ratios(compared_cells, reference_cells, design), matches.base["configuration"]
     )
 
 
@@ -424,12 +423,12 @@ def build_document(comparison: CampaignComparison) -> dict[str, Any]:
         "only_other": _to_plain_records(comparison.only_other),
         "surroundings": [asdict(item) for item in comparison.context_differences],
         "rules": list(comparison.rules),
-        "broken": [_violation_document(item) for item in comparison.violations],
-        "untested": [_violation_document(item) for item in comparison.untested_violations],
+        "broken": [_build_violation_document(item) for item in comparison.violations],
+        "untested": [_build_violation_document(item) for item in comparison.untested_violations],
     }
 
 
-def _violation_document(violation: RuleViolation) -> dict[str, Any]:
+def _build_violation_document(violation: RuleViolation) -> dict[str, Any]:
     return {name: value for name, value in asdict(violation).items() if name != "tested"}
 
 

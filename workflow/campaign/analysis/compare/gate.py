@@ -1,4 +1,4 @@
-"""Regression gate: rules such as `throughput < -5%`, `energy_per_sample_j > 10%` or `state` under which a comparison fails.
+"""Regression gate: rules that make a comparison fail, such as `throughput < -5%`, `energy_per_sample_j > 10%` or `state`.
 
 A change is that of the other campaign relative to the baseline, in percent. A cell violates a rule if its change is beyond the
 limit and significant after Holm's adjustment over all matched cells. If each side was measured on one composition and the
@@ -62,8 +62,8 @@ def parse_rule(text: str) -> RegressionRule:
     match = _RULE.fullmatch(text)
     if match is None:
         raise ConfigError(
-            f"--fail-on '{text}': is no rule; write a quantity, one of < <= > >= and a change in percent, such as "
-            "'throughput < -5%' or 'energy_per_sample_j > 10%', or 'state'"
+            f"--fail-on '{text}' is not a valid rule; write 'state', or a quantity, one of < <= > >= and a change in percent, "
+            "such as 'throughput < -5%' or 'energy_per_sample_j > 10%'"
         )
     quantity, test, limit = match.groups()
     return RegressionRule(" ".join(text.split()), quantity, test, float(limit))

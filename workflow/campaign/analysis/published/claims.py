@@ -58,7 +58,7 @@ _CONDITION_FORMATS = {
     **dict.fromkeys(("gpus", "gpus_total"), "{} device{s}"),
     "nodes": "{} host{s}",
     "baseline_nodes": "against {} host{s}",
-    "gpus_per_node": "{} device{s} a host",
+    "gpus_per_node": "{} device{s} per host",
     "batch_per_gpu": "batch {}",
     "baseline": "against {}",
     "config": "{}",
@@ -151,7 +151,7 @@ def format_published_value(claim: Claim) -> str:
     """Format the number as the document prints it, such as 'almost 2×' or 'less than 7 %'.
 
     Return '' if the document prints no number. For a claim that is judged as an efficiency, the text states which efficiency is
-    used: 'near linear up to 20 devices, taken as at least 90 %'.
+    used: 'near linear up to 20 devices, judged as an efficiency of at least 90 %'.
     """
     value = claim.value
     if value is None:
@@ -161,7 +161,8 @@ def format_published_value(claim: Claim) -> str:
     unit = _UNIT_SUFFIXES.get(claim.unit, f" {claim.unit}")
     number = " to ".join(_format_printed_number(bound) for bound in (value if isinstance(value, tuple) else (value,)))
     if claim.here is not None and claim.here.compute == "near_linear_up_to":
-        return f"near linear up to {number}{unit}, taken as at least {wording.format_percent(claim.here.limit, 0)}"
+        limit = wording.format_percent(claim.here.limit, 0)
+        return f"near linear up to {number}{unit}, judged as an efficiency of at least {limit}"
     return f"{_BASIS_WORDS.get(claim.basis, '')}{number}{unit}"
 
 
@@ -188,7 +189,7 @@ def describe_measured_values(claim: Claim, claim_values: ClaimValues) -> str:
     Of several values, the smallest and the largest are given; of an order, the number of its pairs.
     """
     if claim_values.trend is not None:
-        opposite_note = f", {claim_values.trend.opposite} surely not" if claim_values.trend.opposite else ""
+        opposite_note = f", {claim_values.trend.opposite} significantly reversed" if claim_values.trend.opposite else ""
         return f"{claim_values.trend.in_order} of {claim_values.trend.pairs} pairs in order{opposite_note}"
     if isinstance(claim_values.values[0].value, str):
         return join_first_texts([_describe_outcome(str(value.value)) for value in claim_values.values])
@@ -215,7 +216,7 @@ def _format_value(claim: Claim, value: ClaimValue) -> str:
     format_number = partial(_format_with_unit, claim)
     number = format_number(float(value.value))
     if math.isinf(value.high):
-        return f"{number}, and no larger one was tried"
+        return f"{number}, the largest that was tried"
     if value.exact or value.low == value.high:
         return number
     if math.isnan(value.low):

@@ -1,12 +1,12 @@
 """Judgement of published claims: agreement with the measured values, and a score over many claims.
 
-Measured values: a bound, a direction or a setting agrees if the whole measured interval lies inside the accepted range of the
-claim, and differs if the interval is entirely outside. A printed number agrees if the measured interval overlaps the range that
-rounds to it; an interval that also includes `no effect` is undecided. A value without an interval is undecided, and so is a
-value whose interval holds run-to-run variation of one composition only.
+Measured values: a bound, a direction or a setting agrees if the whole measured interval lies inside the accepted range of
+the claim, and differs if the interval is entirely outside of it. A printed number agrees if the measured interval overlaps
+the range that rounds to it; an interval that also includes `no effect` is undecided. A value without an interval is
+undecided, and so is a value whose interval holds run-to-run variation of one composition only.
 
-Of several values all have to agree, and one that differs is enough to differ. An order is judged by its pairs, which all have
-to be in order. Distances are those of throughput: a loss of 2.5 % is 6 % off if 8.1 % was published.
+A claim with several values agrees if all of them agree, and differs if one of them differs. An order agrees if all of its pairs
+are in order. Distances are those of throughput: a loss of 2.5 % is 6 % off if 8.1 % was published.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def list_condition_differences(claim: Claim, mapping: CampaignMapping, claim_val
     return (*missing_device, *claim_values.mismatches)
 
 
-def accepted_interval(claim: Claim, mapping: CampaignMapping) -> tuple[float | None, float | None]:
+def compute_accepted_interval(claim: Claim, mapping: CampaignMapping) -> tuple[float | None, float | None]:
     """Return the closed interval of values that agree with a claim, in the unit of the computed quantity.
 
     An open end is None.
@@ -69,7 +69,7 @@ def compute_distance_pct(claim: Claim, mapping: CampaignMapping, claim_values: C
 
     The distance is 0 inside the range. Return None if a distance is meaningless: for an order, a description, or an end of 0.
     """
-    ends = accepted_throughput(claim, mapping)
+    ends = compute_accepted_throughput(claim, mapping)
     distances = [0.0]
     for value in claim_values.values if claim_values.trend is None else ():
         if isinstance(value.value, str):
@@ -86,7 +86,7 @@ def differs_confidently(claim: Claim, mapping: CampaignMapping, claim_values: Cl
     """Return whether a value's whole interval is outside the accepted range, or a pair is in the opposite order."""
     if claim_values.trend is not None:
         return claim_values.trend.opposite > 0
-    low, high = accepted_throughput(claim, mapping)
+    low, high = compute_accepted_throughput(claim, mapping)
     estimates = [
         value for value in claim_values.values if not isinstance(value.value, str) and not math.isnan(value.low)
     ]
@@ -111,12 +111,12 @@ def _to_relative_throughput(mapping: CampaignMapping, value: float) -> float:
     return 1 / value if mapping.compute == "time_ratio" else value
 
 
-def accepted_throughput(claim: Claim, mapping: CampaignMapping) -> tuple[float, float]:
+def compute_accepted_throughput(claim: Claim, mapping: CampaignMapping) -> tuple[float, float]:
     """Return the lowest and highest relative throughput that agrees with a claim.
 
     A printed number is widened by `REPEATABILITY_PCT`.
     """
-    low, high = accepted_interval(claim, mapping)
+    low, high = compute_accepted_interval(claim, mapping)
     ends = [None if end is None else _to_relative_throughput(mapping, end) for end in (low, high)]
     rate_low, rate_high = (
         reversed(ends) if mapping.compute in ("time_ratio", "time_increase_pct", "throughput_drop_pct") else ends
@@ -133,7 +133,7 @@ def accepted_throughput(claim: Claim, mapping: CampaignMapping) -> tuple[float, 
 def combine_verdicts(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
     """Combine the verdicts on several values of a claim.
 
-    One that differs is enough to differ; all have to agree.
+    The result is 'differs' if one of them differs, and 'agrees' if all of them agree.
     """
     if "differs" in verdicts:
         return "differs"
@@ -144,7 +144,7 @@ def _judge_value(claim: Claim, mapping: CampaignMapping, value: ClaimValue) -> C
     """Return the verdict on one measured value of a claim."""
     if isinstance(value.value, str):
         return "agrees" if value.value == claim.value else "differs"
-    accepted_low, accepted_high = accepted_interval(claim, mapping)
+    accepted_low, accepted_high = compute_accepted_interval(claim, mapping)
     low, high = (
         -math.inf if accepted_low is None else accepted_low,
         math.inf if accepted_high is None else accepted_high,
@@ -190,8 +190,8 @@ class ClaimScore:
 
     def __str__(self) -> str:
         words = (
-            f"{self.reached} of {wording.pluralize(self.claims, 'claim')} can be reached: {self.inside} inside the stated range, "
-            f"{self.near} within {NEAR_PCT:g} % of it, {self.reached - self.inside - self.near} further off or undecided"
+            f"{self.reached} of {wording.pluralize(self.claims, 'claim')} can be checked: {self.inside} inside the stated range, "
+            f"{self.near} within {NEAR_PCT:g} % of it, {self.reached - self.inside - self.near} farther off or undecided"
         )
         return (
             words
@@ -227,7 +227,8 @@ def classify_nearness(claim: Mapping[str, Any]) -> Nearness | None:
     """Classify how near the measured values of a claim are to its accepted range.
 
     `inside`: the claim agrees and each value is inside the range. `near`: each value is within 10 % of the range.
-    `distance_pct`: otherwise.
+    `off`: otherwise.
+
     Return None if the claim is not reached or is not about a training step.
     """
     if claim["verdict"] not in ("agrees", "differs", "undecided") or not claim.get("scored"):

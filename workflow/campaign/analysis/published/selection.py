@@ -1,8 +1,8 @@
 """Selection of the cells of a campaign, and pairs of them, that a published claim is about.
 
-Conditions are matched in three steps: the models of a claim name workloads (`ReferenceSet.models`), the expressions `of` and
-`against` select cells of these, and `under`, with `way` of the set, holds the document's own conditions. Of each model, the
-cells that miss the fewest of these conditions are taken; the missed conditions are reported.
+Conditions are matched in three steps. The models of a claim name workloads (`ReferenceSet.models`), and the expressions `of`
+and `against` select cells of these workloads. `under`, with `way` of the set, contains the conditions of the document. For each
+model, the cells that miss the fewest conditions are selected, and the missed conditions are reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EQUAL_AXES = (
     "precision",
 )
 MISMATCH_COUNT = "missed"
-"""Column: how many of the document's conditions a cell misses."""
+"""Column with the number of the document's conditions that a cell misses."""
 
 _PROGRAM_PREFIX = "program "
 
@@ -88,17 +88,17 @@ def pair_cells(cells: pd.DataFrame, references: ReferenceSet, mapping: CampaignM
             [],
         )
     prefixed_references = reference_cells.drop(columns=MISMATCH_COUNT).add_prefix("against_")
-    merged = (
+    pairs = (
         cells_of_claim.merge(
             prefixed_references, left_on=keys, right_on=[f"against_{key}" for key in keys], how="inner"
         )
         if keys
         else cells_of_claim.merge(prefixed_references, how="cross")
     )
-    merged = merged[merged["cell_id"] != merged["against_cell_id"]]
-    if merged.empty:
-        raise NotMeasuredError("no two measured cells differ in this alone")
-    return _keep_fewest_mismatches(merged.reset_index(drop=True), references, mapping.models)
+    pairs = pairs[pairs["cell_id"] != pairs["against_cell_id"]]
+    if pairs.empty:
+        raise NotMeasuredError("no two measured cells differ only in the claimed property")
+    return _keep_fewest_mismatches(pairs.reset_index(drop=True), references, mapping.models)
 
 
 def _find_candidates(cells: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping) -> pd.DataFrame:
@@ -109,7 +109,8 @@ def _find_candidates(cells: pd.DataFrame, references: ReferenceSet, mapping: Cam
     rows = filter_by_expression(filter_by_models(cells, references, mapping.models), references, mapping.of)
     if rows.empty:
         model_text = f" of {' or '.join(mapping.models)}" if mapping.models else ""
-        raise NotMeasuredError(f"no cell{model_text} fits" + ("" if mapping.of == "True" else f": {mapping.of}"))
+        condition = " was measured" if mapping.of == "True" else f" fulfils '{mapping.of}'"
+        raise NotMeasuredError(f"no cell{model_text}{condition}")
     return rows.assign(**{MISMATCH_COUNT: _count_mismatches(rows, references, mapping)})
 
 
@@ -121,9 +122,9 @@ def describe_condition_mismatches(
     Examples are 'device v100 instead of a100-40gb' and 'program resnet50 instead of ..'.
     """
     descriptions: dict[str, None] = {}
-    for axis, name, allowed in _list_conditions(rows, references, mapping):
-        for value in _list_distinct(rows.loc[~_meets_condition(rows[name], allowed), name]):
-            descriptions[f"{axis} {value} instead of {_join_with_or(allowed)}"] = None
+    for axis, name, allowed_values in _list_conditions(rows, references, mapping):
+        for value in _list_distinct(rows.loc[~_meets_condition(rows[name], allowed_values), name]):
+            descriptions[f"{axis} {value} instead of {_join_with_or(allowed_values)}"] = None
     models = [] if is_about_model(mapping) else [references.models[name] for name in mapping.models]
     documented_workloads = [workload for model in models for workload in model.same]
     for model in models:
@@ -134,7 +135,7 @@ def describe_condition_mismatches(
             ]
         ):
             descriptions[
-                f"{_PROGRAM_PREFIX}{value} instead of {_join_with_or(documented_workloads) or 'the document’s own'}"
+                f"{_PROGRAM_PREFIX}{value} instead of {_join_with_or(documented_workloads) or 'the program of the document'}"
             ] = None
         if model.batch and mapping.compute != "largest_batch":
             for value in _list_distinct(model_rows.loc[~model_rows["batch"].isin(model.batch), "batch"]):
@@ -148,7 +149,7 @@ def is_only_program_different(mismatches: Sequence[str]) -> bool:
 
 
 def filter_by_models(cells: pd.DataFrame, references: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:
-    """Return the cells whose workloads stand for the given models; without models, all cells."""
+    """Return the cells whose workloads represent the given models; without models, all cells."""
     if not models:
         return cells
     workloads = [workload for model in models for workload in references.models[model].workloads]
@@ -175,8 +176,8 @@ def filter_by_expression(cells: pd.DataFrame, references: ReferenceSet, text: st
 def _count_mismatches(rows: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping) -> pd.Series[int]:
     """Return the number of the document's conditions that each row misses."""
     mismatch_counts = pd.Series(0, index=rows.index)
-    for _, name, allowed in _list_conditions(rows, references, mapping):
-        mismatch_counts += ~_meets_condition(rows[name], allowed)
+    for _, name, allowed_values in _list_conditions(rows, references, mapping):
+        mismatch_counts += ~_meets_condition(rows[name], allowed_values)
     for model in () if is_about_model(mapping) else map(references.models.__getitem__, mapping.models):
         mismatch_counts += rows["workload"].isin(model.like)
         if model.batch and mapping.compute != "largest_batch":
@@ -192,19 +193,19 @@ def _list_conditions(
     Conditions on axes that the campaign does not have are left out, as they cannot be missed.
     """
     run_conditions = {} if is_about_model(mapping) else references.way
-    for axis, allowed in {**run_conditions, **mapping.under}.items():
+    for axis, allowed_values in {**run_conditions, **mapping.under}.items():
         try:
-            yield axis, find_column(rows, axis), allowed
+            yield axis, find_column(rows, axis), allowed_values
         except NotMeasuredError:
             continue
 
 
-def _meets_condition(values: pd.Series, allowed: Sequence[object]) -> pd.Series[bool]:
+def _meets_condition(values: pd.Series, allowed_values: Sequence[object]) -> pd.Series[bool]:
     """Return which values are among the allowed ones, compared as text.
 
     Boolean options are text in tables.
     """
-    return values.map(str).isin([str(value) for value in allowed])
+    return values.map(str).isin([str(value) for value in allowed_values])
 
 
 def is_about_model(mapping: CampaignMapping) -> bool:

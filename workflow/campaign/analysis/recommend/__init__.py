@@ -2,7 +2,7 @@
 
 `objectives`: objectives and constraints of a request. `candidates`: the measured cells as rows that can be ranked.
 `workload_mix`: the same for a mix of workloads. `choice`: the best row, its interval, and rows that tie with it.
-`list_unmeasured_shapes`: names of shapes that the system allows and that were not measured. `advise`: from tables to the answers.
+`unmeasured_shapes`: names of shapes that the system allows and that were not measured. `advise`: from tables to the answers.
 `document`: the answers as they are stored and shown.
 
 Nothing is predicted. Comparisons are those of `campaign.analysis.statistics.comparisons`.

@@ -38,22 +38,23 @@ from campaign.spec.system_file import SystemFile
 
 _NO_CANDIDATE = "no configuration fulfils the constraints"
 _NO_CANDIDATE_REASONS = {
-    PER_JOULE: "no cell has samples of power",
-    PER_PRICE: "the system file has no prices (`price_per_h` of its devices)",
+    PER_JOULE: "power was not sampled in any cell",
+    PER_PRICE: "the system file has no prices; set `compute_price_per_h` of its devices",
 }
-_NO_MIX = "no configuration has all workloads of the mix like this; choose a precision or options with --constraint"
+_NO_MIX = "no configuration ran every workload of the mix with its fastest precision and options; select others with --constraint"
 _NO_MEASUREMENT = "No cell was measured, so there is nothing to recommend."
-_NO_SYSTEM = "Shapes that were not measured are not listed: the hosts and pool of the system are unknown here."
+_NO_SYSTEM = "Shapes that were not measured are not listed, because the hosts and the pool of the system are unknown."
 _BASIS_SENTENCES = (
-    "Answers rank measured cells by the mean of their runs; nothing is predicted. Intervals are 95\u202f%. "
-    "That of the choice allows for its being the best of all candidates by chance; "
-    "those of the configurations listed beside it are of one cell each.",
-    "A configuration ties with the best if no test shows it to be worse, and two one-sided tests show a difference of less than "
-    f"{TIE_PCT:.0f}\u202f% (t on logarithms with the spread of compositions; Holm, over all pairs of shapes of a question for "
-    "differences). A configuration that is neither shown to be worse nor to tie is not told apart. Ties are unknown where each "
-    "was measured on one composition. Of ties, the one with the fewest devices, on the fewest hosts, is named first. A mix "
-    "compares all shapes with the precision and options that each workload is fastest with. What failed is no candidate. "
-    "Configurations that always ran on hosts of their own are compared with their hosts, and never tie.",
+    "Answers rank measured cells by the mean of their runs; nothing is predicted. All intervals are 95\u202f% intervals. "
+    "The interval of the chosen configuration accounts for its selection as the best of all candidates. "
+    "The intervals of the other listed configurations are those of single cells.",
+    "A configuration ties with the best if no test shows it to be worse, and two one-sided tests show a difference below "
+    f"{TIE_PCT:.0f}\u202f%. The tests are t-tests on logarithms with the spread of compositions. Tests of differences are "
+    "adjusted (Holm) over all pairs of shapes. A configuration that is neither worse nor tied is listed as indistinguishable. "
+    "Ties are unknown if each configuration was measured on one composition. Of tied configurations, the one with the fewest "
+    "devices and hosts is named first. A mix compares all shapes with the precision and options with which each workload is "
+    "fastest. Configurations that failed are not candidates. Configurations that never shared hosts are compared together with "
+    "their hosts, and never tie.",
 )
 
 
@@ -89,11 +90,10 @@ def _apply_metric(request: RecommendationRequest, metric: Metric) -> Recommendat
     if metric == THROUGHPUT:
         return request
     objectives = (RecommendationObjective(BEST),) if request.objectives is DEFAULT_OBJECTIVES else request.objectives
-    if unsupported := [objective.command_line_text for objective in objectives if objective.name != BEST]:
+    if unsupported_objectives := [objective.command_line_text for objective in objectives if objective.name != BEST]:
         raise ConfigError(
-            f"--objective {unsupported[0]}: needs throughput, and the campaign's "
-            f"metric is {metric.name}; ask for '{BEST}', which then "
-            f"means the best {metric.label}"
+            f"--objective {unsupported_objectives[0]} needs throughput, but the primary metric of the campaign is {metric.name}; "
+            f"use '{BEST}', which then means the best {metric.label}"
         )
     return replace(request, objectives=tuple(replace(objective, metric=metric) for objective in objectives))
 

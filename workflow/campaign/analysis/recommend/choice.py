@@ -74,7 +74,7 @@ def choose_configuration(question: RankingQuestion, rows: pd.DataFrame, no_answe
     best = scored_rows.iloc[0]
     if not best["known"]:
         choice = _build_choice(question, best, scored_rows.iloc[1:])
-        unknown_ties = "One composition each was measured, so ties are unknown."
+        unknown_ties = "Ties are unknown, because each configuration was measured on one composition."
         return question.build_answer(
             _format_build_sentence(question, choice), unknown_ties, choice=choice, comparable=False
         )
@@ -106,7 +106,9 @@ def choose_configuration(question: RankingQuestion, rows: pd.DataFrame, no_answe
     )
     if not answer.alternatives:
         return answer
-    size_note = " Of those that tie, it takes the fewest devices." if chosen_row is not best else ""
+    size_note = (
+        " Of the tied configurations, the recommended one needs the fewest devices." if chosen_row is not best else ""
+    )
     alternatives_text = answer.describe_alternatives()
     return answer.model_copy(
         update={"sentences": (*answer.sentences, f"{alternatives_text[:1].upper()}{alternatives_text[1:]}.{size_note}")}
@@ -184,16 +186,14 @@ def _build_choice(
     if np.isfinite(bounds).all():
         bounds_text = wording.format_range(low, high, scale.format_number)
         interval = (
-            f"95\u202f% interval {bounds_text}"
-            if row["known"]
-            else f"{bounds_text} from run to run, on one composition"
+            f"95\u202f% interval {bounds_text}" if row["known"] else f"{bounds_text} between runs of one composition"
         )
         value_text = f"{value_text} ({interval})"
     shape: dict[str, Any] = {name: row[name] if isinstance(row[name], str) else int(row[name]) for name in SHAPE}
     return RecommendedChoice(
         configuration=str(row["configuration"]),
         shape=shape,
-        words=Configuration(name="", **shape).words(),
+        words=Configuration(name="", **shape).describe(),
         batches=str(row["batch"]) if question.objective.name == MIX else f"batch {row['batch']}",
         value=value,
         low=low if np.isfinite(low) else None,

@@ -9,7 +9,7 @@ from pydantic import Field
 from campaign.spec.fields import ClosedModel
 
 SCHEMA = "recommendation/2"
-UNKNOWN_TIES = "not known: one composition each"
+UNKNOWN_TIES = "unknown: one composition each"
 
 
 class Evidence(ClosedModel):
@@ -27,14 +27,14 @@ class RecommendedChoice(ClosedModel):
     Bounds are 95 %, or from run to run if an answer is not `comparable`; None if there are none.
     """
 
-    configuration: str = Field(description="its name in the campaign")
+    configuration: str = Field(description="name of the configuration in the campaign")
     shape: dict[str, Any]
     words: str
-    batches: str = Field(description="the batch that it is best with; by workload for a mix")
+    batches: str = Field(description="batch with which the configuration is best; for a mix, one batch per workload")
     value: float
     low: float | None
     high: float | None
-    said: str = Field(description="the value in words, with its unit and interval")
+    said: str = Field(description="value as text, with its unit and interval")
     evidence: tuple[Evidence, ...]
 
     @property
@@ -69,14 +69,14 @@ class RecommendationAnswer(ClosedModel):
     workloads: tuple[str, ...]
     choice: RecommendedChoice | None = None
     tied: tuple[RecommendedChoice, ...] = Field(
-        default=(), description="shown to differ from the best by less than 5 %"
+        default=(), description="choices whose difference from the best is shown to be below 5 %"
     )
     tied_total: int = 0
     not_told_apart: tuple[RecommendedChoice, ...] = Field(
-        default=(), description="neither shown to differ from the best nor to tie with it"
+        default=(), description="choices that are shown neither to differ from the best nor to tie with it"
     )
     not_told_apart_total: int = 0
-    comparable: bool = Field(default=True, description="whether there are intervals that could tell a tie")
+    comparable: bool = Field(default=True, description="whether intervals exist that could show a tie")
     sentences: tuple[str, ...]
 
     @property
@@ -91,7 +91,7 @@ class RecommendationAnswer(ClosedModel):
         """
         if not self.comparable:
             return UNKNOWN_TIES
-        lists = (("tied within 5\u202f%", self.tied), ("not told apart", self.not_told_apart))
+        lists = (("tied within 5\u202f%", self.tied), ("indistinguishable", self.not_told_apart))
         parts = [f"{head}: {', '.join(choice.short_text for choice in choices)}" for head, choices in lists if choices]
         unlisted_count = self.tied_total + self.not_told_apart_total - len(self.alternatives)
         return ("; ".join(parts) or "nothing") + (f" and {unlisted_count} more" if unlisted_count > 0 else "")
@@ -101,9 +101,9 @@ class RecommendationDocument(ClosedModel):
     """Document with all recommendations of a report. Unknown keys are errors."""
 
     schema_version: Literal["recommendation/2"] = "recommendation/2"
-    basis: tuple[str, ...] = Field(description="how the answers were made, for readers")
+    basis: tuple[str, ...] = Field(description="sentences on how the answers were obtained")
     constraints: tuple[str, ...] = ()
     answers: tuple[RecommendationAnswer, ...] = ()
     unmeasured: tuple[str, ...] = Field(
-        default=(), description="names of shapes that the system's hosts and pool allow by number, and nobody measured"
+        default=(), description="names of shapes that the numbers of hosts and devices allow and that were not measured"
     )

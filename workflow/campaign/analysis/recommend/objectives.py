@@ -43,41 +43,41 @@ class ScoreScale:
 
 _OBJECTIVES: Mapping[str, tuple[str, ScoreScale]] = {
     THROUGHPUT: ("the most samples per second", ScoreScale(1, wording.format_rate, "samples/s")),
-    TIME: ("the shortest time for a million samples", ScoreScale(-1, wording.format_seconds, "a million samples")),
+    TIME: ("the shortest time for a million samples", ScoreScale(-1, wording.format_seconds, "per million samples")),
     PER_DEVICE_HOUR: (
-        "the most samples for each hour of each composed device, idle ones included",
-        ScoreScale(1, wording.format_rate, "samples a device-hour"),
+        "the most samples per device-hour, counting all composed devices, also idle ones",
+        ScoreScale(1, wording.format_rate, "samples per device-hour"),
     ),
     PER_JOULE: (
-        "the most samples for each joule of the devices in use, where power was sampled",
+        "the most samples per joule of the devices in use, if power was sampled",
         ScoreScale(1, wording.format_rate, "samples/J"),
     ),
     PER_PRICE: (
-        "the lowest price of a million samples, by the prices of composed devices in the system file",
-        ScoreScale(-1, wording.format_rate, "a million samples"),
+        "the lowest price of a million samples, from the device prices in the system file",
+        ScoreScale(-1, wording.format_rate, "per million samples"),
     ),
     CHEAPEST: (
-        "the fewest device-hours among those that are at most so many percent slower than the fastest",
-        ScoreScale(-1, wording.format_rate, "device-hours a million samples"),
+        "the fewest device-hours among configurations at most so many percent slower than the fastest",
+        ScoreScale(-1, wording.format_rate, "device-hours per million samples"),
     ),
     MIX: (
-        "the least slow-down of a mix of workloads; shares are those of time, each workload at its own fastest",
-        ScoreScale(-1, wording.format_ratio, "the time of each workload’s own fastest"),
+        "the smallest slow-down of a mix of workloads; shares are fractions of time with each workload on its fastest shape",
+        ScoreScale(-1, wording.format_ratio, "the time on the fastest shape of each workload"),
     ),
 }
 """Objectives by name; `cheapest-within` takes a percentage, `mix` the shares: `cheapest-within:5%`, `mix:a=0.7,b=0.3`."""
 
 RESULT_MEANINGS = {
-    "local_devices_per_host": "how many of a host's devices are its own",
-    "batch": "samples a device takes in one step",
+    "local_devices_per_host": "number of a host's devices that are local",
+    "batch": "samples per device and step",
     "precision": "number format",
-    "throughput_per_s": "samples per second of all devices",
-    "step_s": "seconds of a step",
-    "device_hours_per_million": "device-hours for a million samples",
-    "cost_per_million": "price of a million samples, nan where the system file has no prices",
-    "energy_per_sample_j": "joules of the devices in use, nan where power was not sampled",
+    "throughput_per_s": "samples per second over all devices",
+    "step_s": "seconds per step",
+    "device_hours_per_million": "device-hours per million samples",
+    "cost_per_million": "price of a million samples; nan if the system file has no prices",
+    "energy_per_sample_j": "joules per sample of the devices in use; nan if power was not sampled",
 }
-"""What a constraint can name beside the shape and the campaign's options."""
+"""Meanings of the result columns that a constraint can use, besides axes of the shape and options of the campaign."""
 
 _SHARE_PATTERN = re.compile(r"\s*([^=,]+?)\s*=\s*([0-9.eE+-]+)\s*")
 
@@ -113,14 +113,14 @@ class RecommendationObjective:
     def meaning(self) -> str:
         """Meaning of the objective in words."""
         if self.metric != metrics.THROUGHPUT:
-            return f"the {'highest' if self.metric.higher else 'lowest'} {self.metric.label}"
+            return f"the {'highest' if self.metric.is_higher_better else 'lowest'} {self.metric.label}"
         return _OBJECTIVES[self.name][0].replace("so many percent", f"{self.within_pct:g}\u202f%")
 
     @property
     def scale(self) -> ScoreScale:
         """Scale and unit in which scores of the objective are shown."""
         if self.metric != metrics.THROUGHPUT:
-            return ScoreScale(1 if self.metric.higher else -1, wording.format_rate, self.metric.unit)
+            return ScoreScale(1 if self.metric.is_higher_better else -1, wording.format_rate, self.metric.unit)
         scale = _OBJECTIVES[self.name][1]
         return replace(scale, unit=f"{self.currency} {scale.unit}".lstrip()) if self.name == PER_PRICE else scale
 
@@ -146,10 +146,9 @@ DEFAULT_OBJECTIVES = (
     RecommendationObjective(PER_JOULE),
     RecommendationObjective(MIX),
 )
-"""Objectives of the report: prices where the system file has some, energy where power was sampled, the mix where there are several
-workloads."""
+"""Objectives of the report. Prices need those of the system file, energy needs power samples, a mix needs several workloads."""
 REPORT_REQUEST = RecommendationRequest(DEFAULT_OBJECTIVES)
-"""What the report asks for."""
+"""Request of the report."""
 
 
 def parse_request(
@@ -172,7 +171,7 @@ def parse_request(
     """
     if unknown := sorted(set(workloads) - set(measured_workloads)):
         raise ConfigError(
-            f"--workload: no cell of {', '.join(unknown)} was measured; there are: {_join_sorted(measured_workloads)}"
+            f"--workload: no cell of {', '.join(unknown)} was measured; measured workloads: {_join_sorted(measured_workloads)}"
         )
     names = [*SHAPE_AXES, *RESULT_MEANINGS, *options]
     expressions = [parse_expression(text, names, "--constraint") for text in constraints]
@@ -192,7 +191,7 @@ def _parse_objective(text: str, measured_workloads: Collection[str]) -> Recommen
     if name in _OBJECTIVES and name != MIX and not colon:
         return RecommendationObjective(name)
     raise ConfigError(
-        f"--objective: '{text}' is not known; there are: {THROUGHPUT}, {TIME}, {PER_DEVICE_HOUR}, {PER_PRICE}, {PER_JOULE}, "
+        f"--objective: '{text}' is unknown; use one of {THROUGHPUT}, {TIME}, {PER_DEVICE_HOUR}, {PER_PRICE}, {PER_JOULE}, "
         f"{CHEAPEST}:5%, {MIX}:a=0.7,b=0.3"
     )
 
@@ -213,12 +212,12 @@ def _parse_shares(text: str, argument: str, measured_workloads: Collection[str])
         value = _parse_number(match[2]) if match else math.nan
         if match is None or not (math.isfinite(value) and value > 0) or match[1] in shares:
             raise ConfigError(
-                f"--objective: '{text}' needs a positive share for each workload, once: {MIX}:a=0.7,b=0.3"
+                f"--objective: '{text}' is invalid; name each workload once with a positive share, such as {MIX}:a=0.7,b=0.3"
             )
         shares[match[1]] = value
     if unknown := sorted(set(shares) - set(measured_workloads)):
         raise ConfigError(
-            f"--objective: no cell of {', '.join(unknown)} was measured; there are: {_join_sorted(measured_workloads)}"
+            f"--objective: no cell of {', '.join(unknown)} was measured; measured workloads: {_join_sorted(measured_workloads)}"
         )
     total = sum(shares.values())
     return tuple((workload, share / total) for workload, share in shares.items())

@@ -28,9 +28,9 @@ def compute_average_ratio(rows: pd.DataFrame, design: Design) -> LogRatios:
     Its variance is nan if a ratio may not be tested, or if no lease is a replicate of another one.
 
     Args:
-        rows: comparisons of `campaign.analysis.statistics.comparable_cells`, each with a ratio: `ratio`, `hash_specification`,
-            `against_cell`,
-            `method`, `tested`; for a ratio of two ratios also `cell_id_large` and `against_cell_large`.
+        rows: comparisons of `campaign.analysis.statistics.comparable_cells`, each with a ratio: `ratio`,
+            `cell_id`, `against_cell`, `method`, `tested`; for a ratio of two ratios also `cell_id_large` and
+            `against_cell_large`.
         design: design of the cells.
     """
     mean = np.array([np.exp(np.log(rows["ratio"].to_numpy(dtype=np.float64)).mean())])

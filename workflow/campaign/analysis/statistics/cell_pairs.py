@@ -126,7 +126,7 @@ class CellPairs:
 
     @cached_property
     def is_measured_in_order(self) -> Marks:
-        """True if the order of measurement was not random, so that drift can pose as a difference."""
+        """True if the order of measurement was not random, so that drift can look like a difference."""
         is_between_in_order = not self.design.has_random_leases and not self.design.is_adjusted
         return self.is_comparable & np.where(
             self.is_within_leases, not self.design.has_random_runs, is_between_in_order
@@ -177,9 +177,9 @@ class CellPairs:
         self, places: Integers, values: npt.NDArray[Any], default: float = np.nan
     ) -> npt.NDArray[Any]:
         """Return an array over all pairs with the values at their indices, and the default elsewhere."""
-        expanded = np.full(self.cell.size, default, dtype=values.dtype)
-        expanded[places] = values
-        return expanded
+        all_values = np.full(self.cell.size, default, dtype=values.dtype)
+        all_values[places] = values
+        return all_values
 
     def add_variances(self, pool: PooledVariance) -> tuple[Floats, Floats]:
         """Return the variance of the difference of both cells, with its degrees of freedom.

@@ -25,7 +25,7 @@ def combine_cells(cell_design: Design, parts: pd.DataFrame) -> Design:
 
     Args:
         cell_design: design of the cells.
-        parts: one row per sum and cell, with `sum` (id), `kind` (of sums that may share the drift of blocks), `hash_specification`,
+        parts: one row per sum and cell, with `sum` (id), `kind` (of sums that may share the drift of blocks), `cell_id`,
             `weight`.
     """
     place = cell_design.find_cell_indices(parts["cell_id"])

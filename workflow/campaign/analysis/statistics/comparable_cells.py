@@ -1,6 +1,6 @@
 """Comparable cells of a campaign: cells that differ in one property, each with the cell that it is compared with.
 
-Every function takes the cells table and returns the rows that take part. Each row has the columns of its reference
+Every function takes the cells table and returns the compared rows. Each row has the columns of its reference
 (`against_configuration`, `against_mean`, ..) and of the comparison:
 
 - ratio, ratio_low, ratio_high: throughput over that of the reference, 95 %. `campaign.analysis.statistics.comparisons` decides
@@ -12,7 +12,7 @@ Every function takes the cells table and returns the rows that take part. Each r
 - p_holm: p adjusted by Holm over all rows that a function returns, which is one figure. n_tests: number of these comparisons.
 - least_detectable_pct: size of an effect that 80 of 100 campaigns like this one find among all n_tests comparisons.
 - compositions, against_compositions, freedom: numbers of compositions of both cells, and degrees of freedom of the test.
-- unlike: differences of warm-up or measured steps. in_order: whether drift can pose as the difference.
+- unlike: differences of warm-up or measured steps. in_order: whether drift can look like the difference.
 
 A planned cell without a valid run keeps its row, with nan, so that a figure can show the gap. Pairs are formed by the shape of
 the hardware alone, never by the names of configurations.
@@ -49,12 +49,12 @@ PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp16-o2", "fp8", "int8")
 
 
 def list_option_columns(cells: pd.DataFrame) -> list[str]:
-    """Return the columns of workload options, which are axes like any other."""
+    """Return the columns of workload options."""
     return [str(name) for name in cells.columns if str(name).startswith("option_")]
 
 
 def list_naming_columns(cells: pd.DataFrame) -> list[str]:
-    """Return the columns that identify a cell for a reader; `wording.describe` formats them."""
+    """Return the columns that identify a cell for a reader; `wording.format_axes` formats them."""
     return ["configuration", "workload", "batch", "precision", *list_option_columns(cells)]
 
 
@@ -195,12 +195,12 @@ def compare_device_counts(cells: pd.DataFrame, design: Design, metric: Metric = 
     has_two_counts = bool((_count_measured_levels(rows, equal, "ranks") >= 2).any())
     rows = rows[(counts >= 2) & has_two_counts].sort_values([*equal, "ranks", "hosts"], ignore_index=True)
     table = compare_with_reference(
-        rows, equal, _mark_first_measured(rows, equal), design, metric.scales and not metric.is_per_device
+        rows, equal, _mark_first_measured(rows, equal), design, metric.has_efficiency and not metric.is_per_device
     )
     times = table["ranks"] / table["against_ranks"]
     if metric.is_per_device:
         table = table.assign(**{name: table[name] * times for name in ("ratio", "ratio_low", "ratio_high")})
-    ideal = times if metric.scales else times * np.nan
+    ideal = times if metric.has_efficiency else times * np.nan
     at_count = [*equal, "ranks"]
     measured_here = _count_measured_levels(table, at_count, "hosts") > 0
     compact = _mark_first_measured(table, at_count) | (~measured_here & ~table.duplicated(at_count))

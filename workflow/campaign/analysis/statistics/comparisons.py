@@ -45,16 +45,14 @@ __all__ = ["Design", "Ratios", "build_campaign_design", "build_design", "compute
 class Ratios:
     """Ratios of cells to their references, in the order of the requested pairs.
 
-    estimate: value, variance and degrees of freedom. is_tested: whether a test is allowed. is_paired, pair_count: whether the
-    same leases or blocks
-    contain both cells, and the number of these. method: method of the interval, or the reason that there is none. compositions,
-    against_compositions: numbers of compositions, 0 for no cell. step_differences: differences of warm-up or measured steps, ''
-    for none.
-    is_in_order: whether the order of measurement was not random, so that drift can pose as a difference. is_adjusted: whether
-    costs were
-    divided by those of the reference. lending_campaigns: earlier campaigns whose spread of compositions is borrowed, '' for
-    none. noisy_side: side
-    whose compositions deviate more than those of the other configurations, '' for none.
+    estimate: value, variance and degrees of freedom. is_tested: whether a test is allowed. is_paired, pair_count:
+    whether the same leases or blocks contain both cells, and the number of these. method: method of the interval, or
+    the reason that there is none. compositions, against_compositions: numbers of compositions, 0 for no cell.
+    step_differences: differences of warm-up or measured steps, '' for none.
+    is_in_order: whether the order of measurement was not random, so that drift can look like a difference. is_adjusted:
+    whether costs were divided by those of the reference. lending_campaigns: earlier campaigns whose spread of
+    compositions is borrowed, '' for none. noisy_side: side whose compositions deviate more than those of the other
+    configurations, '' for none.
     """
 
     estimate: LogRatios

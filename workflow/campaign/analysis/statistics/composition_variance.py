@@ -17,14 +17,14 @@ system. Its own runs show how much more or less of their spread is in its mean.
 
 Pooling
 -------
-Cells with three compositions each give a poor estimate of their own variance, and so few compositions do not show whether one
-configuration is noisier than the others. So no test decides on pooling. A configuration that an F test finds noisier (5 %) is
-marked, and keeps the degrees of freedom of its own variance. Each configuration's variance is drawn towards the pool of its
-workload, which weighs as much as `prior` degrees of freedom, and is never less than its own. This is Smyth's moderated variance
-(2004, "Linear models and empirical Bayes methods for assessing differential expression", Statistical Applications in Genetics
-and
-Molecular Biology 3(1)) with a fixed prior. With a pool of its own weight, every tenth tie of a configuration with leases three
-times as noisy is reported as a difference. With a pool without weight, intervals over two compositions are 2.3 times as wide.
+Cells with three compositions each give a poor estimate of their own variance, and so few compositions do not show
+whether one configuration is noisier than the others. So no test decides on pooling. A configuration that an F test
+finds noisier (5 %) is marked, and keeps the degrees of freedom of its own variance. Each configuration's variance is
+drawn towards the pool of its workload, which weighs as much as `prior` degrees of freedom, and is never less than its
+own. This is Smyth's moderated variance (2004, "Linear models and empirical Bayes methods for assessing differential
+expression", Statistical Applications in Genetics and Molecular Biology 3(1)) with a fixed prior. With a pool of its own
+weight, every tenth tie of a configuration with leases three times as noisy is reported as a difference. With a pool
+without weight, intervals over two compositions are 2.3 times as wide.
 
 Cells measured on the same leases share the deviations of these leases. The degrees of freedom of a pool over such cells are
 reduced accordingly (Satterthwaite, 1946, with one intra-class correlation per workload).
@@ -43,9 +43,8 @@ from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, Integers
 from campaign.spec.earlier_spread import EarlierSpread
 
 # Weight of a pool in degrees of freedom: for sums of two composition variances, for a single one, and for variances of runs.
-# By simulation: with less weight, intervals are too wide, and those of skewed runs miss; with more, ties of noisy
-# configurations are
-# reported as differences.
+# The weights come from simulations. With less weight, intervals are too wide, and those of skewed runs miss the truth. With
+# more weight, ties of noisy configurations are reported as differences.
 POOL_WEIGHT_PAIRED, POOL_WEIGHT_SINGLE, POOL_WEIGHT_RUNS = 1.0, 1.5, 16.0
 # Block effects are estimated only with at least this many degrees of freedom.
 _MIN_DOF_FOR_BLOCK_EFFECTS = 4
@@ -58,8 +57,7 @@ class CellGroups:
     """Groups of each cell, as integers.
 
     systems, workloads: names by stratum. stratum: workload on a system, whose cells share variances. configuration:
-    configuration within a
-    stratum. kind: cells that differ in their configuration only. campaign: campaign of the cell.
+    configuration within a stratum. kind: cells that differ in their configuration only. campaign: campaign of the cell.
     """
 
     systems: tuple[str, ...]
@@ -134,8 +132,7 @@ class LocationVariances:
     single: for intervals of single cells. between_compositions: between compositions. within_blocks: without block effects.
     within_leases: without lease effects.
     is_in_blocks: whether a cell was composed once in every block. is_borrowed: whether its variance is that of other cells.
-    lending_campaigns: earlier
-    campaigns whose variance it borrows, '' for none.
+    lending_campaigns: earlier campaigns whose variance it borrows, '' for none.
     """
 
     single: PooledVariance
@@ -311,8 +308,8 @@ def _pool_location_variances(
         run: relative variance of a run of each cell.
         residual: residuals of the means.
         freedom: degrees of freedom that the residuals of each cell have.
-        shared: whether cells on the same leases deviate together, which lowers the effective degrees of freedom.
-        lent: variances of earlier campaigns.
+        shares_leases: whether cells on the same leases deviate together, which lowers the effective degrees of freedom.
+        earlier_variance: variances of earlier campaigns.
         prior: weight of the pool, in degrees of freedom.
     """
     level, pool = _pool_composition_variances(
@@ -506,7 +503,9 @@ def pool_variances(
         limit = effective[stratum]
         # Items that share leases have fewer effective degrees of freedom, and so has the pool that they form.
         group_freedom = np.where(has_variance, np.minimum(weight[group_index] * limit / total[stratum], limit), 0.0)
-    moderated = np.maximum(group_variance, (prior * pool + group_freedom * group_variance) / (prior + group_freedom))
+    moderated_variance = np.maximum(
+        group_variance, (prior * pool + group_freedom * group_variance) / (prior + group_freedom)
+    )
     moderated_freedom = np.minimum(prior + group_freedom, limit)
     with np.errstate(divide="ignore", invalid="ignore"):
         remaining_variance = (
@@ -517,7 +516,11 @@ def pool_variances(
     # The variance of a noisy item differs, so it gains no degrees of freedom from the others.
     moderated_freedom = np.where(is_noisy, group_freedom, moderated_freedom)
     return PooledVariance(
-        np.where(has_variance, moderated, pool), np.where(has_variance, moderated_freedom, limit), pool, limit, is_noisy
+        np.where(has_variance, moderated_variance, pool),
+        np.where(has_variance, moderated_freedom, limit),
+        pool,
+        limit,
+        is_noisy,
     )
 
 

@@ -23,7 +23,7 @@ from campaign.analysis.statistics import location
 from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, student_quantile
 
 _HOUR_S = 3600.0
-_MIN_NOISE = 1e-6  # noise of numbers that differ in their last digits only
+_MIN_NOISE = 1e-6  # A smaller deviation comes from numbers that differ only in their last digits.
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Drift:
 
     @property
     def change_pct(self) -> tuple[float, float, float]:
-        """Change of speed from the first composition to the last by the line, in percent, with its 95 % interval."""
+        """Change of speed along the line from the first to the last composition, in percent, with its 95 % interval."""
         width = float(student_quantile(self.freedom)) * self.error if self.is_known else float("nan")
         ends = (self.slope, self.slope + width, self.slope - width)
         value, low, high = (100 * float(np.expm1(-slope * self.span_h)) for slope in ends)
@@ -153,9 +153,9 @@ def is_adjusted(campaign: Mapping[str, Any]) -> bool:
 def adjust_by_reference(runs: pd.DataFrame, reference: pd.DataFrame, *, higher_is_better: bool = True) -> pd.DataFrame:
     """Return the runs with `value` adjusted to the state of the system in the middle of the campaign.
 
-    The cost of each run is divided by that of the reference in its composition, relative to the level of the reference's device.
-    A
-    composition without a valid run of the reference gets the value interpolated between those before and after it.
+    The cost of each run is divided by that of the reference in its composition, relative to the level of the
+    reference's device. A composition without a valid run of the reference gets the value interpolated between those
+    before and after it.
 
     Args:
         runs: runs table.
@@ -167,7 +167,9 @@ def adjust_by_reference(runs: pd.DataFrame, reference: pd.DataFrame, *, higher_i
         return runs
     deviation_by_lease = leases.set_index("lease_id")["deviation"]
     start = (runs["started"] - reference.loc[reference["status"] == "ok", "started"].min()) / _HOUR_S
-    interpolated = np.interp(start.groupby(runs["lease_id"]).transform("mean"), leases["time_h"], leases["deviation"])
+    interpolated_deviation = np.interp(
+        start.groupby(runs["lease_id"]).transform("mean"), leases["time_h"], leases["deviation"]
+    )
     deviation = runs["lease_id"].map(deviation_by_lease).astype("float64").to_numpy()
-    cost = np.exp(np.where(np.isfinite(deviation), deviation, interpolated))
+    cost = np.exp(np.where(np.isfinite(deviation), deviation, interpolated_deviation))
     return runs.assign(value=runs["value"] * cost if higher_is_better else runs["value"] / cost)

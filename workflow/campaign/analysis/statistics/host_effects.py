@@ -2,10 +2,10 @@
 
 The common effect of a host on all configurations that ran on it is removed, if possible.
 
-Three compositions on one host are three of that host. If sets of hosts were used for several compositions, a comparison of two
-cells is made on the same hosts: hosts are columns of a linear model beside the cells, like incomplete blocks (intra-block
-analysis; Yates, 1936, "Incomplete randomized blocks", Annals of Eugenics 7). The degrees of freedom are those that remain of the
-compositions. Cells of a group differ in their configuration only (`LeaseMeans.kind`).
+Three compositions on one host are replicates of that host only. If sets of hosts were used for several compositions, a
+comparison of two cells is made on the same hosts: hosts are columns of a linear model beside the cells, like incomplete
+blocks (intra-block analysis; Yates, 1936, "Incomplete randomized blocks", Annals of Eugenics 7). The degrees of freedom are
+those that remain of the compositions. Cells of a group differ in their configuration only (`LeaseMeans.kind`).
 
 Two cells on different hosts cannot be separated from their hosts if nothing else ran on both and one of the cells stayed on its
 hosts. If every composition had a separate host, the host is part of its composition, and no effect is removed.
@@ -49,9 +49,9 @@ class _HostModel:
 class PairHostEffects:
     """Effects of hosts on comparisons of pairs of cells.
 
-    is_adjusted: whether the effects are removed. log_shift: of the logarithm of the ratio by the removal. variance_factor:
-    factor by which the variance
-    grows. is_confounded: whether hosts cannot be separated from the configurations.
+    is_adjusted: whether the effects are removed. log_shift: of the logarithm of the ratio by the removal.
+    variance_factor: factor by which the variance grows. is_confounded: whether hosts cannot be separated from the
+    configurations.
     """
 
     is_adjusted: Marks

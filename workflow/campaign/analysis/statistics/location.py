@@ -3,7 +3,7 @@
 The cost of a run with a rate is its inverse (the time of equal work), with a time the time itself. The mean cost keeps total
 work over total time (Hoefler & Belli, 2015, "Scientific benchmarking of parallel computing systems", SC15, rule 3). A run
 that lies further than `OUTLIER_LIMIT_SD` robust standard deviations from the median of its cell is clipped there (Huber,
-1964, "Robust estimation of a location parameter", Annals of Mathematical Statistics 35(1)); none is left out. The standard
+1964, "Robust estimation of a location parameter", Annals of Mathematical Statistics 35(1)); no run is excluded. The standard
 deviation is the larger one of the cell's own (from the median absolute deviation) and of all cells of its workload, so that
 few runs do not make outliers.
 """
@@ -16,7 +16,7 @@ from campaign.common.intervals import Floats, Integers
 
 OUTLIER_LIMIT_SD = 3.5
 _MAD_OF_NORMAL = 0.6744897501960817
-_MEDIAN_DIFFERENCE_OF_NORMALS = 0.9538726  # median of |a - b| for two standard normal numbers
+_MEDIAN_DIFFERENCE_OF_NORMALS = 0.9538726  # This is the median of |a - b| for two standard normal numbers.
 # Correction factors of the median absolute deviation of few normal values: Croux & Rousseeuw (1992), COMPSTAT, table 1.
 _SMALL_SAMPLE_FACTORS = np.array([np.nan, np.nan, 1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107])
 # Logs print rates with about four digits. Runs that agree within half of the fourth digit do not show their spread.
@@ -47,9 +47,9 @@ def clip_outliers(cost: Floats, cell: Integers, stratum: Integers) -> tuple[Floa
     limit = OUTLIER_LIMIT_SD * np.maximum(np.maximum(cell_sd, shared_sd[stratum]), _LOG_RESOLUTION)
     # With two runs, neither can be identified as the outlier.
     limit = np.where(size >= 3, limit, np.inf)[cell]
-    clipped = 1.0 + np.clip(relative - 1.0, -limit, limit)
+    clipped_cost = 1.0 + np.clip(relative - 1.0, -limit, limit)
     kept_share = np.bincount(cell, distance <= limit, count) / np.maximum(size, 1)
-    return clipped * middle[cell], kept_share
+    return clipped_cost * middle[cell], kept_share
 
 
 def _compute_medians(values: Floats, group: Integers, size: Integers) -> Floats:

@@ -2,22 +2,20 @@
 
 Sources
 -------
-Unpaired samples: delta method on the logarithm, Hedges, Gurevitch & Curtis (1999), "The meta-analysis of response ratios
-in experimental ecology", Ecology 80(4), eq. 1, with the degrees of freedom of Welch (1947) and Satterthwaite (1946) in place of
-the
-normal quantile, because samples here are 3 to 10 runs. Preferred to Fieller's (1954) interval: it is never unbounded or
-negative,
-and the interval of a/b is exactly the inverse of that of b/a. If repetitions are blocks shared by both samples this is
-conservative; `compute_paired_ratios` uses the blocks.
-Least detectable difference: Cohen (1988), "Statistical power analysis for the behavioral sciences", with an estimated variance.
-Paired samples, each run of one in the same block as a run of the other: the common effect of a block (the hour, the temperature,
-other users of the machine) raises or lowers both runs of a pair, and cancels. Lajeunesse (2011), "On the meta-analysis of
-response
-ratios for studies with correlated and multi-group designs", Ecology 92(11), eq. 5: the delta method on the logarithm as above,
-less
-the covariance; written here as the variance of the differences of relative deviations, which is the same number, with Student's
-t
-on the number of pairs less one.
+Unpaired samples: delta method on the logarithm, Hedges, Gurevitch & Curtis (1999), "The meta-analysis of response
+ratios in experimental ecology", Ecology 80(4), eq. 1, with the degrees of freedom of Welch (1947) and Satterthwaite
+(1946) in place of the normal quantile, because samples here are 3 to 10 runs. Preferred to Fieller's (1954) interval:
+it is never unbounded or negative, and the interval of a/b is exactly the inverse of that of b/a. If repetitions are
+blocks shared by both samples this is conservative; `compute_paired_ratios` uses the blocks.
+
+Least detectable difference: Cohen (1988), "Statistical power analysis for the behavioral sciences", with an estimated
+variance.
+
+Paired samples, in which each run of one sample is in the same block as a run of the other: the common effect of a block
+(the hour, the temperature, other users of the machine) raises or lowers both runs of a pair, and cancels.
+Lajeunesse (2011), "On the meta-analysis of response ratios for studies with correlated and multi-group designs",
+Ecology 92(11), eq. 5: the delta method on the logarithm as above, less the covariance; written here as the variance of
+the differences of relative deviations, which is the same number, with Student's t on the number of pairs less one.
 
 The ratio is that of the two means over the pairs, so a reader can reproduce it from a table of means. As for unpaired
 samples, its interval for a/b is the inverse of that for b/a.

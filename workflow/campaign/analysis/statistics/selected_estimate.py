@@ -78,7 +78,7 @@ def bound_largest_estimate(
     band = -float(scipy.special.stdtrit(freedom, _BAND_ERROR_LEVEL / (1 + leads.size)))
 
     def find_below(part: float, low: float, high: float) -> float:
-        """Return the true value, in errors from the estimate, with this part of the distribution below the estimate."""
+        """Return the true value for which this fraction of the distribution is below the estimate, in errors from the estimate."""
         for _ in range(_BISECTION_STEPS):
             middle = (low + high) / 2
             above_cut, error_above, above_band = scipy.special.stdtr(freedom, np.array([middle - cut, middle, -band]))

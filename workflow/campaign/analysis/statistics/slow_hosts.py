@@ -4,14 +4,14 @@ For each host, the logarithm of throughput of the runs that touched it is compar
 one weighted difference over all cells, with weights for unequal numbers of runs. Its error is that of leases: the spread of the
 means of leases on the same hosts, with the degrees of freedom of leases (`ERROR_FROM_LEASES`). If no hosts were used on two
 leases, lease and host cannot be separated. Then a host has to stand out from the spread of the other hosts
-(`ERROR_FROM_OTHER_HOSTS`), for which it takes `MIN_HOSTS` hosts. With fewer nothing is tested, as a slow lease looks like a slow
-host.
+(`ERROR_FROM_OTHER_HOSTS`), which needs `MIN_HOSTS` hosts. With fewer hosts nothing is tested, because a slow lease looks like a
+slow host.
 
 Robust: a run that is far from the median of its cell on its hosts is clipped (`campaign.analysis.statistics.location`). A
-host is only named if it is also slower when every run that is far from the median of its cell is clipped: among a few leases
-with two runs each, one rare slow run would otherwise blame its host. The runs of a named host no longer take part in judging
-others. So a slow host does not hide a second one, and a host that was only used together with it is not blamed. p-values are
-one-sided, and adjusted for all hosts (Holm).
+host is only named if it is also slower when every run that is far from the median of its cell is clipped: among a few
+leases with two runs each, one rare slow run would otherwise blame its host. The runs of a named host are then excluded from
+the comparisons of others. So a slow host does not hide a second one, and a host that was only used together with it is not
+named. p-values are one-sided, and adjusted for all hosts (Holm).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAD_TO_SD = 1.4826
 _MIN_RUNS_FOR_LEASE_MEDIAN = 3
 _MIN_LOG_DIFFERENCE = 1e-4
 ERROR_FROM_LEASES = "the spread of leases on the same hosts"
-ERROR_FROM_OTHER_HOSTS = "the spread of the other hosts with their leases among each other"
+ERROR_FROM_OTHER_HOSTS = "the spread among the other hosts, including their leases"
 
 Codes = npt.NDArray[np.int64]
 
@@ -187,7 +187,7 @@ class _HostComparison:
         self.clipped_variance, _ = _estimate_lease_variance(self.clipped, spot, self.lease)
 
     def compare_host(self, host: str, excluded_hosts: Sequence[str]) -> _HostDifference | None:
-        """Return the difference of a host from the others; None if no cell ran both on it and elsewhere.
+        """Return the difference of a host from the others; None if no cell ran both on this host and on others.
 
         The error is nan if no host had two leases.
 
@@ -246,15 +246,15 @@ class _HostComparison:
         nan = float("nan")
         if difference is None:
             if has_too_few_hosts:
-                why = (
-                    f"fewer than {MIN_HOSTS} hosts with a cell in common, and none with two leases: a slow lease looks like a "
-                    "slow host"
+                reason = (
+                    f"fewer than {MIN_HOSTS} hosts share a cell and none has two leases, so a slow lease cannot be distinguished "
+                    "from a slow host"
                 )
             elif excluded_hosts:
-                why = f"no cell was run both on it and elsewhere, without {', '.join(excluded_hosts)}"
+                reason = f"no cell was run both on this host and on others, except on {', '.join(excluded_hosts)}"
             else:
-                why = "no cell was run both on it and elsewhere"
-            return HostResult(host, nan, nan, nan, nan, nan, (), int(self.is_on_host[host].sum()), 0, (), why)
+                reason = "no cell was run both on this host and on others"
+            return HostResult(host, nan, nan, nan, nan, nan, (), int(self.is_on_host[host].sum()), 0, (), reason)
         half_width = float(student_quantile(difference.freedom)) * difference.difference.error
         slowdown_pct, low_pct, high_pct = (
             100.0 * (1.0 - float(np.exp(difference.difference.value + side))) for side in (0.0, half_width, -half_width)
@@ -316,16 +316,15 @@ def _clip_outliers(y: Floats, cell: Codes, lease: Codes | None = None) -> Floats
     Args:
         y: logarithm of throughput of each run.
         cell: cell of each run.
-        lease: lease of each run, if each host was used on one lease only. A lease is then the only sample of a host, and no
-            outlier;
-            its runs are compared with its own median if there are enough of them.
+        lease: lease of each run, if each host was used on one lease only. A lease is then the only sample of a host,
+            and no outlier; its runs are compared with its own median if there are enough of them.
     """
     residual = y - _compute_group_medians(y, cell)
     middle, uses_lease_median = np.zeros(y.size), np.zeros(y.size, dtype=np.bool_)
     if lease is not None:
         uses_lease_median = np.bincount(lease)[lease] >= _MIN_RUNS_FOR_LEASE_MEDIAN
         middle = np.where(uses_lease_median, _compute_group_medians(residual, lease), 0.0)
-    clipped = np.empty(y.size)
+    clipped_values = np.empty(y.size)
     for selection, groups in ((uses_lease_median, lease), (~uses_lease_median, cell)):
         remainder = (residual - middle)[selection]
         if groups is not None and remainder.size:
@@ -333,8 +332,8 @@ def _clip_outliers(y: Floats, cell: Codes, lease: Codes | None = None) -> Floats
             limit = OUTLIER_LIMIT_SD * max(
                 _MAD_TO_SD * float(np.median(np.abs(remainder))) * np.sqrt(sample_factor), _MIN_LOG_DIFFERENCE
             )
-            clipped[selection] = (y - residual + middle)[selection] + np.clip(remainder, -limit, limit)
-    return clipped
+            clipped_values[selection] = (y - residual + middle)[selection] + np.clip(remainder, -limit, limit)
+    return clipped_values
 
 
 def _compute_group_medians(values: Floats, group: Codes) -> Floats:

@@ -1,7 +1,7 @@
 """Percentiles of step times with intervals, and steadiness of the measured window.
 
-Steps of one run resemble each other, and runs of one composition do, so the composition (or the run, if a cell has one
-composition) is the unit of replication. Sources: Woodruff (1952), "Confidence intervals for medians and other position
+Steps of one run resemble each other, and so do runs of one composition. The unit of replication is therefore the composition,
+or the run if a cell has one composition. Sources: Woodruff (1952), "Confidence intervals for medians and other position
 measures", Journal of the American Statistical Association 47: the interval of a share of steps is converted to one of the
 percentile by the sample's own quantiles, so no distribution is assumed; the variance of a share over clusters is that of a
 ratio (Cochran, "Sampling Techniques", 1977, chapter 6). It is never less than that of independent steps.
@@ -89,7 +89,7 @@ def estimate_percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCEN
 
 
 def compute_trend_pct(steps: Floats) -> Floats:
-    """Return by how many percent the last quarter of each row of steps takes longer than its first, by their medians.
+    """Return the increase of the median step time from the first to the last quarter of each row of steps, in percent.
 
     The result is nan for windows of fewer than `MIN_STEPS_FOR_TREND` steps.
 
@@ -105,13 +105,13 @@ def compute_trend_pct(steps: Floats) -> Floats:
 
 
 def compute_ties_pct(steps: Floats) -> Floats:
-    """Return the share of each row's steps that take exactly as long as an earlier one, in percent.
+    """Return the percentage of steps in each row that take exactly as long as an earlier step.
 
     Args:
         steps: step times in seconds, shape (runs, steps).
     """
     length = steps.shape[1]
-    if length < MIN_STEPS_FOR_TREND:  # so few can be equal by chance
+    if length < MIN_STEPS_FOR_TREND:  # So few steps can be equal by chance.
         return np.full(steps.shape[0], np.nan)
     tie_count = (np.diff(np.sort(steps, axis=1), axis=1) == 0).sum(axis=1)
     return np.asarray(100.0 * tie_count / length)
@@ -146,9 +146,8 @@ def select_unsteady_cells(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: cell_id, trend_pct, low_pct, high_pct (95 %), n_runs.
 
-    The test is over the runs of a cell, by Student's t: the trend is at least `MIN_TREND_PCT`, and its interval excludes zero.
-    With
-    one run, a trend cannot be separated from chance.
+    The test is over the runs of a cell, by Student's t: the trend is at least `MIN_TREND_PCT`, and its interval
+    excludes zero. With one run, a trend cannot be separated from chance.
     """
     groups = runs[runs["step_trend_pct"].notna()].groupby("cell_id", sort=False)["step_trend_pct"]
     n = groups.size()

@@ -2,25 +2,22 @@
 
 Median
 ------
-Below 20 runs: no distribution-free interval reaches 95 % below 6 runs, so runs are treated as normal:
-median +- factor x t x sd / sqrt(n), with factors simulated such that it covers in 95 of 100 cases (of skewed runs in 95 to 98).
-From 20 runs on, the BCa bootstrap: Efron (1987), "Better bootstrap confidence intervals", Journal of the American Statistical
-Association 82(397); with the expanded quantiles of Hesterberg (2015), "What teachers should know about the bootstrap", The
-American
-Statistician 69(4), section 5. Without them the intervals of 20 runs are too narrow by the difference between Student's t and the
-normal distribution, and between n and n - 1.
+Below 20 runs: no distribution-free interval reaches 95 % below 6 runs, so runs are treated as normal: median +- factor
+x t x sd / sqrt(n), with factors simulated such that it covers in 95 of 100 cases (of skewed runs in 95 to 98). From 20
+runs on, the BCa bootstrap: Efron (1987), "Better bootstrap confidence intervals", Journal of the American Statistical
+Association 82(397); with the expanded quantiles of Hesterberg (2015), "What teachers should know about the bootstrap",
+The American Statistician 69(4), section 5. Without them the intervals of 20 runs are too narrow by the difference
+between Student's t and the normal distribution, and between n and n - 1.
 
-Outliers: named, never left out of a mean
------------------------------------------
-From 10 runs on: a value whose modified z-score, 0.6745 x |value - median| / MAD, is beyond a limit, so that several outliers
-cannot
-hide each other: Iglewicz & Hoaglin (1993), "How to detect and handle outliers". Their one limit, 3.5, is for large samples. Of
-10 clean normal values it marks an outlier in 13 of 100 samples, of 5 in 21, because the MAD of few values can be small by
-chance.
-The limits here depend on n and were simulated.
-Below 10 runs: a value that is too far from the mean of the others for their spread, by t on n - 2 with Bonferroni's correction,
-which is the test of Grubbs (1950), "Sample criteria for testing outlying observations", Annals of Mathematical Statistics 21(1).
-Of 5 runs with one that is 20 standard deviations off, it marks this one in 97 of 100 cases, the modified z-score in 48.
+Outliers: named, never excluded from a mean
+-------------------------------------------
+From 10 runs on: a value whose modified z-score, 0.6745 x |value - median| / MAD, is beyond a limit, so that several
+outliers cannot hide each other: Iglewicz & Hoaglin (1993), "How to detect and handle outliers". Their one limit, 3.5,
+is for large samples. Of 10 clean normal values it marks an outlier in 13 of 100 samples, of 5 in 21, because the MAD of
+few values can be small by chance. The limits here depend on n and were simulated. Below 10 runs: a value that is too
+far from the mean of the others for their spread, by t on n - 2 with Bonferroni's correction, which is the test of
+Grubbs (1950), "Sample criteria for testing outlying observations", Annals of Mathematical Statistics 21(1). Of 5 runs
+with one that is 20 standard deviations off, it marks this one in 97 of 100 cases, the modified z-score in 48.
 
 With both rules, 1 clean normal sample in 100 has an outlier. Very small samples allow little: of three runs, one is marked
 only if it is some 230 standard deviations of the other two away; of two, none.
@@ -97,7 +94,7 @@ def find_outliers(samples: Floats) -> npt.NDArray[np.bool_]:
 def _compare_with_remaining_values(samples: Floats) -> tuple[Floats, Floats]:
     """Return the distance of every value from the mean of the others of its row, and their standard deviation."""
     n = samples.shape[1]
-    kept_indices = np.array([[i for i in range(n) if i != omitted] for omitted in range(n)])
+    kept_indices = np.array([[i for i in range(n) if i != omitted_index] for omitted_index in range(n)])
     remaining = samples[:, kept_indices]
     return np.abs(samples - remaining.mean(axis=2)), remaining.std(axis=2, ddof=1)
 
@@ -141,7 +138,7 @@ def summarize_samples(values: npt.ArrayLike, groups: npt.ArrayLike, count: int) 
     """
     sample_values, sample_index = np.asarray(values, dtype=np.float64), np.asarray(groups, dtype=np.int64)
     if np.isnan(sample_values).any():
-        raise ValueError("a sample holds nan; leave runs without a number out of it")
+        raise ValueError("A sample contains nan; exclude runs without a number")
     order = np.argsort(sample_index, kind="stable")
     sizes = np.bincount(sample_index, minlength=count)
     starts = np.cumsum(sizes) - sizes
@@ -241,5 +238,7 @@ def _interpolate_quantiles(sorted_values: Floats, probability: Floats) -> Floats
 def compute_jackknife_medians(sorted_samples: Floats) -> Floats:
     """Return the medians of each sorted row without one of its values, for every value."""
     n = sorted_samples.shape[1]
-    middle_indices = np.array([[i + (i >= omitted) for i in ((n - 2) // 2, (n - 1) // 2)] for omitted in range(n)])
+    middle_indices = np.array(
+        [[i + (i >= omitted_index) for i in ((n - 2) // 2, (n - 1) // 2)] for omitted_index in range(n)]
+    )
     return np.asarray(sorted_samples[:, middle_indices].mean(axis=2), dtype=np.float64)

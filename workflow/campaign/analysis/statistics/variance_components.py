@@ -7,16 +7,13 @@ separate are not estimated; the component holds the reason.
 
 Sources
 -------
-Estimate: mean half squared differences of pairs of runs of one cell, by what the two share (the method of moments; Searle,
-Casella
-& McCulloch, "Variance Components", 1992, chapter 5, for unbalanced data). It is linear in the number of pairs, so 10,000 cells
-are
-one call. Restricted maximum likelihood is hardly better: simulated with up to 150 runs, its errors are at most 4 % smaller
-for leases and hosts, and 12 to 27 % for runs, whose interval covers 93 to 96 of 100 here and 97 to 99 there (nominal: 95).
-Interval: chi-square on the mean square of the levels' means, as in Williams (1962), "A confidence interval for variance
-components", Biometrika 49; approximate if levels are unequal. With few levels it is wide, because two hosts show little about
-all
-hosts.
+Estimate: mean half squared differences of pairs of runs of one cell, by what the two share (the method of moments;
+Searle, Casella & McCulloch, "Variance Components", 1992, chapter 5, for unbalanced data). It is linear in the number of
+pairs, so 10,000 cells are one call. Restricted maximum likelihood is hardly better: simulated with up to 150 runs, its
+errors are at most 4 % smaller for leases and hosts, and 12 to 27 % for runs, whose interval covers 93 to 96 of 100 here
+and 97 to 99 there (nominal: 95). Interval: chi-square on the mean square of the levels' means, as in Williams (1962),
+"A confidence interval for variance components", Biometrika 49; approximate if levels are unequal. With few levels it is
+wide, because two hosts show little about all hosts.
 """
 
 from __future__ import annotations
@@ -198,7 +195,7 @@ def estimate_components(
     """
     rate = np.asarray(throughput, dtype=np.float64)
     if not (rate > 0).all():
-        raise ValueError("a throughput is not positive; leave runs without a valid one out")
+        raise ValueError("Throughputs must be positive; exclude runs without a valid throughput")
     order = np.argsort(encode_labels(cell), kind="stable")
     runs = _CodedRuns(
         np.log(rate)[order], encode_labels(cell)[order], encode_labels(lease)[order], encode_labels(hosts)[order]
@@ -254,17 +251,17 @@ def _explain_unknown_components(pairs: dict[str, int], variances: dict[str, floa
         no_repeats = "no cell was run twice on one lease, so the spread of leases cannot be separated from that of runs"
         return dict.fromkeys((RUN, LEASE, HOST, LEASE_AND_HOST), no_repeats)
     no_repeated_hosts = (
-        "every lease of a cell was on other hosts, so the spread of leases cannot be separated from that of hosts"
+        "every lease of a cell was on different hosts, so the spread of leases cannot be separated from that of hosts"
     )
     single_lease = (
-        "every cell was measured on one lease only, so this spread cannot be separated from the throughput of the cell"
+        "every cell was measured on only one lease, so this spread cannot be separated from the throughput of the cell"
     )
     confounded = no_repeated_hosts if LEASE_AND_HOST in variances else single_lease
     return {
         RUN: "",
         LEASE: confounded,
         HOST: "every cell was measured on one set of hosts" if pairs[LEASE] else confounded,
-        LEASE_AND_HOST: "they are told apart" if HOST in variances else confounded,
+        LEASE_AND_HOST: "both components are estimated separately" if HOST in variances else confounded,
     }
 
 

@@ -30,9 +30,9 @@ PLAN_COLUMNS = list_column_types(PLANNED_COLUMNS)
 class CellPlan:
     """Planned cell with its number of repetitions, its lease, and the reason for each run without a record.
 
-    lease: lease of its first composition. missing: reason by run number. runs: numbers of the planned runs; empty for 1, 2, ..
-    in one
-    composition. price_per_h: price of its composed devices, None without prices. version: version label of the campaign.
+    lease: lease of its first composition. missing: reason by run number. runs: numbers of the planned runs; empty for
+    1, 2, .. in one composition. price_per_h: price of its composed devices, None without prices. version: version label
+    of the campaign.
     """
 
     cell: Cell
@@ -153,7 +153,7 @@ def _estimate_locations(
     The interval of the median is over compositions if their spread is known (`between`).
     """
     earlier_spreads = [spread for spread in earlier if spread.metric == metric.name]
-    design = comparisons.build_design(runs, higher_is_better=metric.higher, earlier=earlier_spreads)
+    design = comparisons.build_design(runs, higher_is_better=metric.is_higher_better, earlier=earlier_spreads)
     index = design.cells.get_indexer(pd.Index(names))
     estimates, methods = design.estimate_locations()
     is_in_design = index >= 0

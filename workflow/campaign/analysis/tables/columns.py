@@ -18,68 +18,68 @@ def _parse_columns(text: str) -> dict[str, tuple[str, str]]:
 
 _CELL: ColumnMeanings = _parse_columns("""
 configuration text name of the configuration, the requested hardware
-system text name of the system that it is on
+system text name of the system that the configuration belongs to
 hosts count hosts of the configuration
 devices_per_host count devices composed onto each host
-local_devices_per_host count of these, the host's own; the others come from the fabric's pool
+local_devices_per_host count devices_per_host that are local; the rest come from the pool of the fabric
 devices_used count devices of each host that a run uses
-ranks count devices that a run uses over all hosts, one rank each
-devices count devices composed over all hosts
-device text device model; with the system where the campaign has several
-attach text local, hybrid or fabric; ending in -p2p where peer-to-peer through the fabric is on
+ranks count devices that a run uses on all hosts, with one rank per device
+devices count devices composed onto all hosts
+device text device model, with the name of the system if the campaign has several systems
+attach text local, hybrid or fabric, with the suffix -p2p if peer-to-peer through the fabric is enabled
 storage text local, nvme or fabric-nvme
 workload text name of the workload
-batch count samples a device takes in one step
-batch_global count batch times ranks
+batch count samples per device and step
+batch_global count batch times ranks: samples per step of all devices
 precision text number format
-version text label of what was installed when it was measured; empty without one
+version text version label of the installed software; empty without a label
 """)
 _ID: ColumnMeanings = _parse_columns("""
-cell_id text hash of everything that makes the cell what it is; the key to join tables by
+cell_id text hash of everything that defines the cell; the key for joining tables
 """)
 
 RUNS: ColumnMeanings = (
     _ID
     | _parse_columns("""
-repetition count number of the run: (composition - 1) x 1000 + its number in the composition, from 1; also its block
-composition count composition of its configuration that it was measured on, from 1
+repetition count number of the run: (composition - 1) x 1000 + its number in the composition, from 1; also the number of its block
+composition count number of the composition that the run was measured on, from 1
 """)
     | _CELL
     | _parse_columns("""
 status text ok, or the class of the failure: oom_device, oom_host, time_limit, nan, crashed, ...
-failure_reason text why a run is not ok, in words; empty for ok
-value number the campaign's primary metric; null unless ok and positive
-throughput_per_s number samples per second over all ranks; null unless ok
-throughput_per_device_per_s number throughput_per_s over ranks
-throughput_printed_per_s number rate printed by a run that is not valid; not used in any mean
+failure_reason text reason that a run is not ok, in words; empty for ok
+value number primary metric of the campaign; null unless the run is ok and the number is positive
+throughput_per_s number samples per second over all ranks; null unless the run is ok
+throughput_per_device_per_s number throughput_per_s divided by ranks
+throughput_printed_per_s number rate that an invalid run printed; not used in any mean
 step_median_s number median step time of the slowest rank
 step_p95_s number 95th percentile of its step times
-step_cv_pct number standard deviation over mean of its step times
-step_error_pct number standard error of its mean step time, in percent, as if steps were independent
-step_trend_pct number by how much the last quarter of its steps takes longer than the first, by their medians
-step_ties_pct number share of its steps whose time is exactly that of an earlier one: many by a coarse clock
-warmup_steps count warm-up steps that it made; where the program does not say it, those that it was asked to make
-warmup_steps_max count warm-up steps that it was asked to make; the most, where they go on until steps are steady
-measured_steps count steps that were timed; 0 where the program does not tell single steps
-measured_steps_min count the same; where they were counted from the seconds that they should take at least, those asked for
-window_s number time of all measured steps together, on the slowest rank
-wall_s number from start to end of the run; null where that is not known
-started number Unix seconds; of an imported log without a start, its end
-ended number Unix seconds
-idle_before_s number since the end of the run before on the same lease; null for its first
-lease_id text use of a lease that it was measured on
-host_names text hosts, joined by ', '
-ran_on text devices that its ranks say their work was on, joined by ', '; empty where nothing reports it
-in_force text what was found in force, joined by ', ': the precision of products, the attention kernel, a fused optimizer
-flags text what a reader of the number should know, joined by ', '
-log text path of the log in the results directory, or where it was imported from
-stopped text why it is its cell's last repetition, where a target ended them
-implied_by text run (cell_id.repetition) that implies how this one ends, which was not started
+step_cv_pct number coefficient of variation of its step times, in percent
+step_error_pct number standard error of its mean step time, in percent, if steps are independent
+step_trend_pct number increase of the median step time from the first to the last quarter of its steps, in percent
+step_ties_pct number percentage of its steps that take exactly as long as an earlier step; a coarse clock makes it large
+warmup_steps count number of its warm-up steps; the requested number if the program does not report it
+warmup_steps_max count requested number of warm-up steps; the maximum if the warm-up lasts until steps are steady
+measured_steps count number of timed steps; 0 if the program does not report single steps
+measured_steps_min count requested number of timed steps if a minimum duration sets it; otherwise measured_steps
+window_s number total time of all measured steps on the slowest rank
+wall_s number seconds from start to end of the run; null if unknown
+started number start in Unix seconds; the end for an imported log without a start
+ended number end in Unix seconds
+idle_before_s number seconds since the end of the previous run on the same lease; null for the first run
+lease_id text id of the lease that the run was measured on
+host_names text names of its hosts, joined by ', '
+ran_on text devices that its ranks report for their work, joined by ', '; empty without such reports
+in_force text options that were verified to be in effect, joined by ', ', such as the precision of products or the attention kernel
+flags text notes that readers of the number need, joined by ', '
+log text path of the log in the results directory, or of the imported file
+stopped text reason that no further repetition was run, if a target ended the cell
+implied_by text run (cell_id.repetition) whose failure implies that of this run, which was not started
 """)
 )
 
 REFERENCE: ColumnMeanings = RUNS | _parse_columns("""
-hardware text equal for the same work on an equal device, whatever the lease
+hardware text hash that is equal for the same work on equal devices, regardless of the lease
 """)
 
 MEASURED_COLUMNS = ("throughput_per_s", *MEASURED_BY_CAMPAIGN)
@@ -89,94 +89,97 @@ PLANNED_COLUMNS: ColumnMeanings = (
     _ID
     | _CELL
     | _parse_columns("""
-n_planned count repetitions that are planned
+n_planned count number of planned repetitions
 lease text name of the lease that measures its first composition
-price_per_h number price of its composed devices for an hour; null where the system file has no prices
+price_per_h number price per hour of its composed devices; null if the system file has no prices
 """)
 )
 """Columns of the cells table that come from the plan."""
 
 CELLS: ColumnMeanings = PLANNED_COLUMNS | _parse_columns("""
-n_ok count runs that are ok and have a value of the primary metric
+n_ok count runs that are ok and have the primary metric
 n_implied count runs that were not started because a smaller batch ran out of memory
-n_failed count runs that were started and are not ok
+n_failed count runs that were started and failed
 n_missing count planned repetitions without a record
-state text measured (a run is ok), failed, implied or missing
-failures text statuses of its runs that are not ok, counted
-failure_reasons text their reasons, counted
-missing_reasons text why repetitions have no record, counted
-flags text flags of its runs, each once
-window text what its measured windows suffer from: not steady, short for its noise, timed by a coarse clock; empty for nothing
-stopped text why a target, or the most repetitions under one, ended it
-median number median over ok runs of the primary metric (throughput, samples per second, where a campaign names none)
+state text measured (at least one run is ok), failed, implied or missing
+failures text statuses of its failed runs, with their counts
+failure_reasons text reasons of its failed runs, with their counts
+missing_reasons text reasons that repetitions have no record, with their counts
+flags text distinct flags of its runs
+window text problems of its measured windows: not steady, short for its noise, timed by a coarse clock; empty for none
+stopped text reason that ended the cell: a target, or the maximum number of repetitions under a target
+median number median over ok runs of the primary metric (by default throughput in samples per second)
 median_low number lower end of the 95 % interval of the median
 median_high number upper end of the 95 % interval of the median
 mean number location over ok runs of the primary metric: total work over total time (harmonic mean of rates, mean of times),
-    each composition alike, runs far from the others as near
+    with equal weight per composition and outliers clipped
 sd number standard deviation over ok runs
-min number least of the ok runs
-max number most of the ok runs
+min number smallest value of the ok runs
+max number largest value of the ok runs
 step_median_s number median over ok runs of their median step times
-cv_pct number sd over mean
+cv_pct number sd divided by mean, in percent
 ci_low number lower end of the 95 % interval of the mean
 ci_high number upper end of the 95 % interval of the mean
-interval_method text how the interval of the mean was made
-median_method text how the interval of the median was made
-n_outliers count ok runs that a robust rule marks as far from the others; none is left out of anything
-outliers text which repetitions these are
+interval_method text method of the interval of the mean
+median_method text method of the interval of the median
+n_outliers count ok runs that a robust rule marks as outliers; no run is excluded
+outliers text repetition numbers of the outliers
 """)
 
 LEASES: ColumnMeanings = _parse_columns("""
-lease_id text use of a lease; runs name it
+lease_id text id of the lease, which runs refer to
 configuration text name of the configuration that was composed
-state text where the lease is in its life; RELEASED at the end
-fabric_s number from the request to the fabric's last answer
-visible_s number from there until the hosts see the devices; empty where nobody looked
-readying_s number from there until a run can start
-compose_s number the three together
-held_s number from ready to the start of the release
-release_s number the release itself
-operations count requests to the fabric
-retries count of these, repeated ones
-mismatches count how often what was composed differs from what was requested
-faults count faults of the fabric that were met
+state text state of the lease; RELEASED at the end
+fabric_s number seconds from the request to the last answer of the fabric
+visible_s number further seconds until the hosts detect the devices; null if this was not checked
+readying_s number further seconds until a run can start
+compose_s number sum of fabric_s, visible_s and readying_s
+held_s number seconds from ready to the start of the release
+release_s number seconds of the release
+operations count number of requests to the fabric
+retries count number of repeated requests
+mismatches count number of differences between the composed and the requested configuration
+faults count number of faults of the fabric
 """)
 
 OPERATIONS: ColumnMeanings = _parse_columns("""
 lease_id text use of a lease
 configuration text name of the configuration
-part text composing or release
-operation text attach, detach, inventory, read_back, visible or request; rest: what composing took beside them
-device text kind of device; empty where it is of all
-box text part of the fabric, such as a drawer; empty where it is of all
-answer text what the control plane answered, where that is kept
-seconds number from the request until it was done
+part text phase of the lease: composing or release
+operation text attach, detach, inventory, read_back, visible or request; rest is the remaining time of composing
+device text kind of device; empty if the operation concerns all devices
+box text part of the fabric, such as a drawer; empty if the operation concerns all parts
+answer text answer of the control plane, if it was recorded
+seconds number duration from the request to its completion
 """)
 
 STEPS: ColumnMeanings = _parse_columns("""
 cell_id text cell of the run
 repetition count number of the run
-time_s number time of one measured step of the slowest rank; ascending inside of each run
+time_s number duration of one measured step of the slowest rank, in ascending order within each run
 """)
 
 TELEMETRY: ColumnMeanings = _parse_columns("""
-cell_id text cell of the run; one run a cell is kept over time
+cell_id text cell of the run; the table has one run per cell
 repetition count repetition of the run
 host text host that was sampled
-part text gpu:<id>, gauge:<id>, or host for the whole host
-quantity text what was sampled, with its unit at the end
+part text gpu:<id> or gauge:<id> for a device, host for the whole host
+quantity text name of the sampled quantity, which ends with its unit
 time_s number seconds since the run began
-value number the sample, in the unit that the quantity's name ends in
+value number value of the sample, in the unit of the quantity
 """)
 
 _TABLES: Mapping[str, tuple[ColumnMeanings, str]] = {
-    "runs": (RUNS, "one row a run"),
-    "cells": (CELLS, "one row a planned cell, measured or not"),
-    "leases": (LEASES, "one row a use of a lease"),
-    "operations": (OPERATIONS, "one row a timed operation of the fabric"),
-    "telemetry": (TELEMETRY, "one row a sample of a run, thinned"),
-    "steps": (STEPS, "one row a measured step; of runs with more than 200 steps, 200 quantiles of them"),
-    "reference": (REFERENCE, "one row a run of the reference, which is measured in every lease; empty without one"),
+    "runs": (RUNS, "one row per run"),
+    "cells": (CELLS, "one row per planned cell, measured or not"),
+    "leases": (LEASES, "one row per lease"),
+    "operations": (OPERATIONS, "one row per timed operation of the fabric"),
+    "telemetry": (TELEMETRY, "one row per sample of a run, thinned"),
+    "steps": (STEPS, "one row per measured step; 200 quantiles for a run with more than 200 steps"),
+    "reference": (
+        REFERENCE,
+        "one row per run of the reference, which is measured in every lease; empty without a reference",
+    ),
 }
 COLUMN_MEANINGS: Mapping[str, Mapping[str, str]] = {
     table: {name: means for name, (_, means) in columns.items()} for table, (columns, _) in _TABLES.items()

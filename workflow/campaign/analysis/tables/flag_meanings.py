@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from campaign.emulators.hosts.emulation_plan import FLAGS as LINK_FLAGS
 from campaign.plan.oom_frontier import CONTRADICTS
-from campaign.spec.readings import READ_AGAIN
-from campaign.spec.record import IMPORTED
+from campaign.spec.readings import REREAD_FLAG
+from campaign.spec.record import IMPORTED_FLAG
 from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
 
 FLAG_MEANINGS = {
-    READ_AGAIN: "its numbers are of a later reading of its log by `campaign parse`; its record stays as it was measured",
-    "oversubscribed: more ranks than cores": "more ranks than processor cores took part, so ranks waited for each other's cores",
-    CONTRADICTS: "it ran, though an otherwise equal cell with a smaller batch, or this one, ran out of memory before",
-    IMPORTED: "it was read from a log that was made without this program; hardware and software are as its map states them",
-    NOT_STEADY: "step times still had a trend when the warm-up reached `warmup_steps_max`; the window was measured all the same",
-    SHORT_WINDOW: "the measured steps took less time than `measured_min_s` asks for: they were faster than those of the warm-up",
-    "exit_hang": "a rank measured well, then did not exit by itself and was ended",
-    "storage emulated": "samples were read no faster than the system file says, in place of storage that is not there",
-    "storage is the host's memory": "the storage's file system keeps its files in memory, so that nothing was read from a device",
+    REREAD_FLAG: "its numbers come from a later reading of its log by `campaign parse`; its record is unchanged",
+    "oversubscribed: more ranks than cores": "there were more ranks than processor cores, so ranks waited for cores",
+    CONTRADICTS: "it succeeded, although this cell or an equal cell with a smaller batch ran out of memory before",
+    IMPORTED_FLAG: "it was read from a log that another program made; hardware and software are those that the import map states",
+    NOT_STEADY: "step times still had a trend when the warm-up reached `warmup_steps_max`; the window was measured anyway",
+    SHORT_WINDOW: "the measured steps took less time than `measured_min_s` requires, because they were faster than the warm-up",
+    "exit_hang": "a rank finished its measurement but did not exit, and was terminated",
+    "storage emulated": "the rate of reading samples was limited to that of the system file, to emulate missing storage",
+    "storage is the host's memory": "the file system of the storage is in memory, so no data was read from a device",
     **LINK_FLAGS,
 }

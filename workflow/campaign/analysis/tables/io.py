@@ -1,7 +1,7 @@
 """Tables of a campaign, in memory (`Tables`) and as the files of a directory `tables/`.
 
-Everything after the tables (figures, report, comparison, recommendation, queries) reads these alone. Frames have a fixed order
-and type of columns, also if they are empty, so that files are equal byte for byte.
+All later stages (figures, report, comparison, recommendation, queries) read only these tables. Columns of frames have a fixed
+order and type, also in empty frames, so that equal tables give identical files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from campaign.common.errors import RecordError
 from campaign.common.files import load_json, make_directory, open_regular, reject_damaged_document
 from campaign.common.wording import neutralize_formula
 from campaign.spec.earlier_spread import EarlierSpread
-from campaign.spec.kept_lease import checked_lease
+from campaign.spec.kept_lease import validate_lease
 from campaign.spec.metric import read_primary_metric
 
 # Kinds of columns: text without missing values, whole numbers, numbers that may be missing (nan), and yes or no.
@@ -34,14 +34,14 @@ _BATCH_ROWS = 1000
 
 
 def build_frame(
-    rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed: Mapping[str, Any]
+    rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed_columns: Mapping[str, Any]
 ) -> pd.DataFrame:
     """Build a frame with the fixed columns in their order, then options, then all others by name; typed, also if empty.
 
     Args:
         rows: rows of the frame.
         fixed: kind of each fixed column.
-        computed: values of columns that replace those of the rows.
+        computed_columns: values of columns that replace those of the rows.
     """
     values_by_column: dict[str, list[Any]] = {name: [] for name in fixed}
     count, remaining_rows = 0, iter(rows)
@@ -58,7 +58,7 @@ def build_frame(
     columns: dict[str, Any] = {}
     for name, kind in fixed.items():
         values = values_by_column.pop(name)
-        columns[name] = build_column(computed.get(name, values), kind)
+        columns[name] = build_column(computed_columns.get(name, values), kind)
         if name == "precision":
             columns.update({option: _build_option_column(values_by_column.pop(option)) for option in options})
     columns.update({name: build_column(values_by_column.pop(name), NUMBER) for name in sorted(values_by_column)})
@@ -83,7 +83,7 @@ def _build_option_column(values: list[Any]) -> pd.Series[Any]:
 DOCUMENT_NAMES = ("leases", "links", "context")
 _KEY_COLUMNS = ("cell_id", "configuration", "workload", "batch", "precision")
 SERIES_NAMES = ("telemetry", "steps", "reference")
-"""Tables that are not for people to read: those with many rows per run, and the runs of the reference."""
+"""Tables without a CSV file: those with many rows per run, and the runs of the reference."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Tables:
         campaign, runs = self.context["campaign"], self.runs
         design = comparisons.build_design(
             runs[runs["system"] == system] if system else runs,
-            higher_is_better=read_primary_metric(self.context).higher,
+            higher_is_better=read_primary_metric(self.context).is_higher_better,
         )
         return design.summarize_composition_spread(str(campaign["name"]), read_primary_metric(self.context).name)
 
@@ -136,18 +136,20 @@ def write_all_tables(tables: Tables, directory: Path) -> None:
 
 def read_tables(directory: Path) -> Tables:
     """Read the tables from a directory. Raises RecordError with the name of an unreadable file."""
-    with reject_damaged_document(directory, "its tables are damaged; delete them and run again"):
+    with reject_damaged_document(directory, "the tables are damaged; delete them and run the command again"):
         runs, cells = (_read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
         leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENT_NAMES)
         # A site of campaigns keeps only the reference among these.
         paths = [directory / f"{name}.parquet" for name in SERIES_NAMES]
         series = [_read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
         runs[[*_KEY_COLUMNS, "status"]], cells[[*_KEY_COLUMNS, "state"]]
-        leases = [checked_lease(document) for document in leases]
+        leases = [validate_lease(document) for document in leases]
         links = [{**document, "document": dict(document["document"])} for document in links]
         ReportContext.model_validate(context)
         if context.get("prediction"):
-            raise RecordError(f"{directory}: its numbers are predictions of an earlier version, which are not shown")
+            raise RecordError(
+                f"{directory}: the tables hold predictions of an earlier version, which are no longer supported"
+            )
     return Tables(runs, cells, leases, links, context, *series)
 
 
@@ -185,7 +187,7 @@ class ReportContext(BaseModel):
 
 
 def write_csv(table: pd.DataFrame, target: Path | BinaryIO) -> None:
-    """Write a table as CSV with quoted texts. Arrow takes a fifth of the time of pandas."""
+    """Write a table as CSV with quoted texts. Arrow needs a fifth of the time of pandas."""
     text_columns = {
         str(name): table[name].map(str, na_action="ignore") for name in table if table[name].dtype == object
     }
@@ -212,4 +214,4 @@ def write_runs_and_cells(directory: Path, runs: pd.DataFrame, cells: pd.DataFram
             table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
             write_csv(table, directory / f"{name}.csv")
     except OSError as error:
-        raise RecordError(f"{directory}: tables could not be written ({error.strerror or error})") from error
+        raise RecordError(f"{directory}: the tables could not be written ({error.strerror or error})") from error

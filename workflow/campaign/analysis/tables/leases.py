@@ -22,9 +22,8 @@ def build_leases_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
     fabric_s: from the request to the fabric's last answer. visible_s: until the hosts see the devices, nan if this was not
     checked.
-    readying_s: until a run can start. compose_s: sum of the three. held_s: from ready to the start of the release. release_s:
-    the
-    release itself.
+    readying_s: until a run can start. compose_s: sum of the three. held_s: from ready to the start of the release.
+    release_s: the release itself.
     """
     return build_frame([_build_lease_row(lease) for lease in leases], list_column_types(LEASES), {})
 
@@ -100,9 +99,8 @@ def summarize_operation_times(
 
     Args:
         operations: operations table.
-        recorded_times: quantiles of recordings (`operation`, `low_s`, `median_s`, `high_s`), which are shown beside operations
-            on devices;
-            nan without one.
+        recorded_times: quantiles of recordings (`operation`, `low_s`, `median_s`, `high_s`), which are shown beside
+            operations on devices; nan without one.
     """
     groups = operations.groupby(["operation", "device"], sort=False)["seconds"]
     table = groups.agg(
@@ -164,9 +162,9 @@ def compute_idle_before(runs: pd.DataFrame, other_uses: Iterable[BusySpan] = ())
 def summarize_idle_times(runs: pd.DataFrame, column: str) -> pd.DataFrame:
     """Summarize idle times per value of a column that has a lease with two or more runs.
 
-    leases, runs: numbers. gaps: number of idle periods. idle_median_s, idle_longest_s, idle_s (sum): their durations. span_s:
-    time from
-    the first start to the last end on each lease, without runs that are not in the table. idle_pct: share of idle_s in span_s.
+    leases, runs: numbers. gaps: number of idle periods. idle_median_s, idle_longest_s, idle_s (sum): their durations.
+    span_s: time from the first start to the last end on each lease, without runs that are not in the table. idle_pct:
+    share of idle_s in span_s.
 
     Args:
         runs: runs table.

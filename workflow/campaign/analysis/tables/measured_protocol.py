@@ -23,7 +23,7 @@ def describe_measured_protocol(runs: pd.DataFrame, protocol: Mapping[str, Any]) 
         timed_runs = runs[runs["measured_steps"] > 0]
         steps.append(
             f"{_format_count_range(timed_runs['warmup_steps'])} warm-up and "
-            f"{_format_count_range(timed_runs['measured_steps'])} measured steps a run"
+            f"{_format_count_range(timed_runs['measured_steps'])} measured steps per run"
         )
         if timed_runs["window_s"].notna().any():
             ends = (

@@ -45,11 +45,11 @@ def _explain_missing_adjustment(campaign_results: CampaignResults) -> str:
     """Return the reason that the reference cannot adjust comparisons; '' if it can."""
     kinds = {hash_hardware(record.specification) for record in campaign_results.reference if record.status == "ok"}
     if not kinds:
-        return "no run of it is valid"
+        return "it has no valid run"
     if len(kinds) > 1 and campaign_results.campaign.protocol.lease_order not in BLOCK_ORDERS:
         return (
-            "compositions were not made in random order, and the reference ran on devices of several kinds, whose difference "
-            "cannot be told from drift"
+            "compositions were not made in random order, and the reference ran on devices of several kinds, so their "
+            "differences cannot be distinguished from drift"
         )
     return ""
 
@@ -72,7 +72,7 @@ def list_target_notes(matrix: Matrix) -> list[str]:
     }
     return [
         f"Cells with {times.replace('-', ' to ')} repetitions ended once the 95 % interval of their mean throughput was within "
-        f"±{target:g} % of it, or with the most of them. An interval that was waited for covers the true mean less often than its "
-        "name says: simulated, in 90 to 95 of 100 cells."
+        f"±{target:g} % of it, or with the maximum number of repetitions. An interval of a cell that stops this way contains the "
+        "true mean less often than 95 %: in 90 to 95 of 100 simulated cells."
         for times, target in sorted(targets)
     ]

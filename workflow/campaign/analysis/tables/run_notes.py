@@ -12,8 +12,8 @@ from campaign.common.wording import pluralize
 from campaign.emulators.hosts.emulation_plan import format_links_sentence as describe_links
 from campaign.plan.campaign.resolve import Campaign, stored_systems
 from campaign.plan.matrix import Matrix
-from campaign.spec.record import IMPORTED, Record, RecordStore
-from campaign.spec.superseded import list_set_aside
+from campaign.spec.record import IMPORTED_FLAG, Record, RecordStore
+from campaign.spec.superseded import list_superseded
 from campaign.spec.system_file import SystemFile
 
 
@@ -43,8 +43,8 @@ def list_pace_notes(system: SystemFile, records: Sequence[Record]) -> list[str]:
         for model, paces in system.emulation.pace.items()
     )
     return [
-        f"Devices compute at a pace that is below what this machine's cores can do, in GFLOP/s: {rates}. Of a valid run at most "
-        f"{max(lost_pct):.2g} % of the time was lost because a core was not free; the median is {median(lost_pct):.2g} %."
+        f"Emulated devices compute at a fixed pace below the speed of this machine's cores, in GFLOP/s: {rates}. Valid runs lost "
+        f"at most {max(lost_pct):.2g} % of their time because a core was busy; the median is {median(lost_pct):.2g} %."
     ]
 
 
@@ -61,22 +61,26 @@ def list_device_evidence_notes(campaign: Campaign, records: Iterable[Record]) ->
     has_reported_devices = [bool(record.ran_on) for record in valid]
     has_telemetry = ["device_utilisation_peak_pct" in record.metrics for record in valid]
     neither = len(valid) - sum(map(max, has_reported_devices, has_telemetry))
-    lacking = f" {neither} have neither: that their work was on the devices is not known." if neither else ""
+    lacking = (
+        f" {pluralize(neither, 'run')} {'has' if neither == 1 else 'have'} neither, so the devices of their work are unknown."
+        if neither
+        else ""
+    )
     return [
-        "Evidence that work was on the devices, of "
-        f"{pluralize(len(valid), 'valid run')}: ranks of {sum(has_reported_devices)} reported the "
-        "devices of their parameters, gradients and losses; telemetry "
-        f"sampled how busy those of {sum(has_telemetry)} were.{lacking}"
+        "Evidence that the work ran on the devices, for "
+        f"{pluralize(len(valid), 'valid run')}: in {sum(has_reported_devices)}, ranks reported the "
+        "devices of their parameters, gradients and losses; in "
+        f"{sum(has_telemetry)}, telemetry sampled the utilisation.{lacking}"
     ]
 
 
 def list_superseded_notes(matrix: Matrix, store: RecordStore) -> list[str]:
     """Return one note per time that runs of the matrix were measured again, with the number of replaced records."""
     cells = {cell.id for cell in matrix.cells}
-    counts = [(batch, sum(cell_id in cells for cell_id, _ in batch.runs)) for batch in list_set_aside(store.results)]
+    counts = [(batch, sum(cell_id in cells for cell_id, _ in batch.runs)) for batch in list_superseded(store.results)]
     return [
-        f"{count} records were set aside ({batch.reason}) at {batch.when} (UTC), to measure these runs again; they are "
-        f"kept in superseded/{batch.when}/ of the results, and no number here holds them."
+        f"{pluralize(count, 'record')} {'was' if count == 1 else 'were'} set aside ({batch.reason}) at {batch.when} (UTC) to "
+        f"measure the runs again. The results keep them in superseded/{batch.when}/, and no number here includes them."
         for batch, count in counts
         if count
     ]
@@ -88,7 +92,7 @@ def count_launchers(campaign: Campaign, records: Sequence[Record], store: Record
     The launcher is that of the campaign as used, because a profile may have replaced it.
     """
     if campaign.file.imported:
-        return {IMPORTED: len(records)}
+        return {IMPORTED_FLAG: len(records)}
     runs = Counter[str]()
     for (name, system), count in Counter((record.campaign, record.system) for record in records).items():
         systems: dict[str, Any] = stored_systems(store.read_shared_document(name))

@@ -16,7 +16,7 @@ from campaign.analysis.tables.leases import BusySpan, compute_idle_before
 from campaign.plan.control_runs import hash_hardware
 from campaign.spec.metric import THROUGHPUT, Metric
 from campaign.spec.record import IMPORTED_LEASE_PREFIX, Record, RecordedCell
-from campaign.spec.run_numbers import composition_of
+from campaign.spec.run_numbers import get_composition_number
 
 RUN_COLUMNS = list_column_types(RUNS)
 
@@ -78,8 +78,8 @@ _CELL_FIELDS = tuple(name for name in RecordedCell.model_fields if name != "opti
 
 def _build_run_row(record: Record) -> dict[str, Any]:
     """Build the row of one run."""
-    cell, requested = record.cell, record.requested
-    ranks = requested.ranks
+    cell, requested_configuration = record.cell, record.requested_configuration
+    ranks = requested_configuration.ranks
     valid = record.status == "ok"
     rate = record.throughput_per_s
     planned_warmup_steps = record.specification.get("warmup_steps", 0)
@@ -87,12 +87,12 @@ def _build_run_row(record: Record) -> dict[str, Any]:
     return {
         "cell_id": record.cell_id,
         "repetition": record.repetition,
-        "composition": composition_of(record.repetition),
+        "composition": get_composition_number(record.repetition),
         **{name: getattr(cell, name) for name in _CELL_FIELDS},
         "system": record.system,
         "version": record.specification.get("version", ""),
         "ranks": ranks,
-        "devices": requested.devices,
+        "devices": requested_configuration.devices,
         "batch_global": cell.batch * ranks,
         **{f"option_{name}": value for name, value in cell.options.items()},
         "status": record.status,
@@ -148,7 +148,7 @@ def _compute_step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.nd
 
 STEP_COLUMNS = list_column_types(STEPS)
 MAX_STEPS = 200
-"""Maximum number of steps per run in the table. More steps are replaced by evenly spaced quantiles, which keep the distribution."""
+"""Maximum number of steps per run in the table. Further steps are replaced by evenly spaced quantiles of their distribution."""
 
 
 def select_slowest_rank(record: Record) -> tuple[float, ...]:
@@ -163,7 +163,7 @@ def build_step_times_table(records: Iterable[Record]) -> pd.DataFrame:
     """Build the table of steps of valid runs, one row per step, in ascending order of time within each run."""
     keys: list[tuple[str, int]] = []
     sizes: list[int] = []
-    times = bytearray()  # separate arrays per run take twice the memory
+    times = bytearray()  # Separate arrays per run take twice the memory.
     for record in records:
         steps = np.sort(np.array(select_slowest_rank(record) if record.status == "ok" else (), dtype=np.float64))
         if steps.size > MAX_STEPS:

@@ -14,7 +14,7 @@ from campaign.spec.operation_times import OPERATIONS
 from campaign.spec.system_file import SystemFile
 
 _LINK_MEANINGS = {
-    "local": "between devices of a host",
+    "local": "between devices of one host",
     "fabric": "to devices behind the fabric",
     "network": "between hosts",
 }
@@ -33,7 +33,7 @@ def describe_system(campaign: Campaign) -> dict[str, Any]:
     return {
         "name": campaign.system_names,
         "description": _join_systems(campaign, descriptions, " "),
-        "fabric": "not known (imported)" if campaign.file.imported else _join_systems(campaign, fabrics, ", "),
+        "fabric": "unknown (imported)" if campaign.file.imported else _join_systems(campaign, fabrics, ", "),
         **next((times for times in recorded_times_by_system if times), {}),
         **({"currency": campaign.currency} if campaign.currency else {}),
     }
@@ -74,11 +74,11 @@ def list_hardware_substitutes(campaign: Campaign) -> list[str]:
     Captions have them because figures are read without their page.
     """
     if campaign.file.imported:
-        return ["read from logs that were made without this program"]
+        return ["results were read from logs of other programs"]
     devices = [campaign.device_model(configuration) for configuration in campaign.configurations]
     has_emulated_devices = any(device.runs_on == "cpu" and device.emulated for device in devices)
     return [
-        *(["processes on CPU cores stand for devices"] if has_emulated_devices else ()),
+        *(["devices are emulated by processes on CPU cores"] if has_emulated_devices else ()),
         *(["the fabric is simulated"] if campaign.system.fabric["kind"] == "simulated" else ()),
         *(["links are emulated"] if campaign.system.emulation is not None else ()),
     ]
@@ -113,10 +113,10 @@ def _list_device_notes(campaign: Campaign) -> list[str]:
     }
     on_processors = {name: model for name, model in sorted(models.items()) if model.runs_on == "cpu"}
     return [
-        f"Each device of model '{name}' is emulated by one process on a CPU core: the numbers compare compositions of this "
-        "machine, they are not those of GPUs."
+        f"Each device of model '{name}' is emulated by one process on a CPU core. The numbers compare compositions of this "
+        "machine; they are not GPU performance."
         if model.emulated
-        else f"A device of model '{name}' is a processor or a share of one: its nodes have no accelerators."
+        else f"A device of model '{name}' is a processor or a part of a processor, because its nodes have no accelerators."
         for name, model in on_processors.items()
     ]
 
@@ -130,14 +130,18 @@ def _list_link_notes(system: SystemFile, has_measured_links: bool) -> list[str]:
             latency = "" if link.latency_us is None else f", {link.latency_us:g} µs"
             descriptions.append(f"{meaning} {link.gb_per_s:g} GB/s{latency}{_format_source(link.source)}")
     measured_note = "" if has_measured_links else ", not measured"
-    return [f"Links by the system file, one way{measured_note}: {'; '.join(descriptions)}."] if descriptions else []
+    return (
+        [f"One-way links according to the system file{measured_note}: {'; '.join(descriptions)}."]
+        if descriptions
+        else []
+    )
 
 
 def list_storage_notes(system: SystemFile) -> list[str]:
     """Return a note with the rates of storage in the system file, and with the emulated rates."""
     kinds_by_rate: dict[str, list[str]] = {}
     for kind, storage in system.storage.items():
-        limit = system.storage_limit_gb_per_s(kind)
+        limit = system.get_storage_limit_gb_per_s(kind)
         rates = []
         if storage.gb_per_s is not None:
             rates.append(f" {storage.gb_per_s:g} GB/s{_format_source(storage.source)}")
@@ -146,7 +150,7 @@ def list_storage_notes(system: SystemFile) -> list[str]:
         if rates:
             kinds_by_rate.setdefault(",".join(rates), []).append(kind)
     descriptions = "; ".join(f"{' and '.join(kinds)}{rates}" for rates, kinds in kinds_by_rate.items())
-    return [f"Storage by the system file: {descriptions}."] if descriptions else []
+    return [f"Storage according to the system file: {descriptions}."] if descriptions else []
 
 
 def _format_source(source: str | None) -> str:

@@ -2,7 +2,7 @@
 
 Peaks are dense TFLOP/s by precision from the vendors, never those with sparsity. The value of fp32 is that of the ordinary
 cores; tf32, fp16 and bf16 are those of the tensor or matrix cores if there are any. "Half" marks half of a data sheet's
-figure with sparsity. H100 NVL and H200 NVL are left out, because no dense figures were at hand. The system file may have the
+figure with sparsity. H100 NVL and H200 NVL are left out, because no dense figures were available. The system file may have the
 site's own figures (`peak_tflops:`).
 """
 

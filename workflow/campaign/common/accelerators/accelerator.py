@@ -52,7 +52,7 @@ class Accelerator:
 
     Attributes:
         kind: name of the kind in a system file.
-        title: name for people.
+        title: name in the report.
         torch_type: device type of torch.
         backend: process group of torch.
         torch_build: attribute of `torch.version` that is set in builds for this kind.

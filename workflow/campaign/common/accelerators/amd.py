@@ -68,5 +68,5 @@ ROCM = Accelerator(
         (r"mi300x", r"", make_peaks(163.4, 653.7, 1307.4, 1307.4)),  # AMD Instinct MI300X data sheet
     ),
     telemetry="AMD SMI (package amdsmi, installed with the driver)",
-    unverified="nothing was run on an AMD GPU; masks, tools and messages are by AMD's documentation",
+    unverified="nothing was run on an AMD GPU; masks, tools and messages follow AMD's documentation",
 )

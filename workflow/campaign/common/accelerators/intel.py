@@ -1,9 +1,8 @@
 """Intel GPUs: Level Zero, torch's xpu, XCCL (oneCCL), Sysman.
 
-A device is what Level Zero shows as one. By default (ZE_FLAT_DEVICE_HIERARCHY=FLAT) that is a tile, numbered through all cards:
-a
-Data Center GPU Max 1550 is two devices. With names `card.tile` the hierarchy is COMPOSITE, and each rank sees only its own tile,
-because several tiles of one card in a mask appear as one device.
+A device is what Level Zero reports as one. By default (ZE_FLAT_DEVICE_HIERARCHY=FLAT), each tile is a device and tiles are numbered
+over all cards, so that a Data Center GPU Max 1550 is two devices. With names of the form `card.tile`, the hierarchy is COMPOSITE,
+and each rank sees only its own tile, because several tiles of one card in a mask appear as one device.
 Sources: Level Zero specification (affinity mask, device hierarchies); documentation of XPU Manager (xpu-smi discovery);
 XPUFallback.template of torch-xpu-ops; Intel Data Center GPU Max Series technical overview.
 """
@@ -76,5 +75,5 @@ XPU = Accelerator(
         (r"1550", r"max", make_peaks(26.2, 209.7, 419.4, 419.4)),  # one of two tiles: 64 Xe cores at 1.6 GHz
     ),
     telemetry="Level Zero Sysman (package pyzes)",
-    unverified="nothing was run on an Intel GPU; masks, tools and messages are by the documentation of Intel and of PyTorch",
+    unverified="nothing was run on an Intel GPU; masks, tools and messages follow the documentation of Intel and PyTorch",
 )

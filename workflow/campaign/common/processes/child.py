@@ -62,7 +62,8 @@ def end_processes(processes: Sequence[subprocess.Popen[bytes]], before_kill: Cal
     """End processes by SIGTERM, and by SIGKILL after `END_TIMEOUT_S`.
 
     Args:
-        before_kill: called before a process is killed, to end what it started elsewhere.
+        processes: processes to end.
+        before_kill: function that is called before a process is killed, to end what it started elsewhere.
     """
     for process in processes:
         with suppress(ProcessLookupError):

@@ -1,9 +1,8 @@
 """Detection of external disturbances that invalidate the times of a run.
 
-Disturbances are a stop, a suspension, a debugger, or a clock that is set. Durations and deadlines of a run are by the monotonic
-clock, and the wall clock gives timestamps only. Checks are half a second
-apart. A stop of a rank is noticed even if it begins and ends between two checks. A stop of a process that a rank has started is
-noticed only if it lasts until a check.
+Disturbances are a stop, a suspension, a debugger, or a clock that is set. Durations and deadlines of a run use the monotonic
+clock, and the wall clock gives only timestamps. Checks are half a second apart. A stop of a rank is detected even if it begins and
+ends between two checks. A stop of a process that a rank has started is detected only if it lasts until a check.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, Self, TypeVar
 from campaign.common.processes.clocks import ClockReading
 
 DISTURBANCE_POLL_INTERVAL_S = 0.5
-_MAX_OVERSLEEP_S = 5.0  # no scheduler delays a process for so long after its sleep
+_MAX_OVERSLEEP_S = 5.0  # The scheduler never delays a process for this long after its sleep.
 _STOPPED_STATES = {"T": "is stopped", "t": "is stopped by a debugger"}
 _T = TypeVar("_T")
 
@@ -72,7 +71,7 @@ class DisturbanceMonitor:
         result = function(max(0.0, timeout_s))
         late_s = time.monotonic() - start_s - max(0.0, timeout_s)
         if late_s > _MAX_OVERSLEEP_S:
-            self._record_disturbance(f"everything stood still for {late_s:.0f} s")
+            self._record_disturbance(f"the driver was blocked for {late_s:.0f} s")
         return result
 
     def check_processes(self, pids: Collection[int]) -> None:
@@ -96,7 +95,7 @@ class DisturbanceMonitor:
 
     def _handle_continue_signal(self, _number: int, _frame: FrameType | None) -> None:
         """Record that the run was stopped and continued (SIGCONT)."""
-        self._record_disturbance("the run was suspended, and went on")
+        self._record_disturbance("the run was suspended and continued")
 
     def _record_disturbance(self, description: str) -> None:
         self.first_disturbance = self.first_disturbance or description

@@ -1,4 +1,4 @@
-"""Replay of a recorded control plane (`campaign fabric record`). Nothing is emulated that was not recorded.
+"""Replay of a recorded control plane (`campaign fabric record`). Only recorded behaviour is replayed.
 
 A change gets the recorded answer of the next change of its kind, and a read the answer that was recorded at that point. Names
 that a client chooses differently from the recorded one, such as lease ids, are replaced in the answers.
@@ -43,7 +43,7 @@ class ReplayedControlPlane:
     def build_system_document(self, name: str, directory: Path) -> dict[str, Any]:
         """Build the system file of the recorded control plane.
 
-        A user and a password, which may be any, are written to a file beside it.
+        A user and a password, which may be any, are written to a file in the same directory.
         """
         recording = self._document
         credentials = directory / "credentials"
@@ -67,7 +67,7 @@ class ReplayedControlPlane:
         number = self._find_exchange(request)
         if number is None:
             self.unanswered.append(f"{request.method} {request.path}")
-            return Reply(404, f"the recording has no {request.method} {request.path} here")
+            return Reply(404, f"the recording has no {request.method} {request.path} at this point")
         exchange = self._exchanges[number]
         self._used.add(number)
         if request.method not in _READ_METHODS:
@@ -89,17 +89,19 @@ class ReplayedControlPlane:
         A change matches the next such exchange. A read matches the next one before the next change, or else the last one before
         it.
         """
-        matching = [
+        matching_numbers = [
             number for number, exchange in enumerate(self._exchanges) if self._matches_request(exchange, request)
         ]
         if request.method not in _READ_METHODS:
-            return next((number for number in matching if number >= self._next_index), None)
+            return next((number for number in matching_numbers if number >= self._next_index), None)
         change = next(
             (n for n in range(self._next_index, len(self._exchanges)) if self._is_change(n)), len(self._exchanges)
         )
-        fresh = [number for number in matching if self._next_index <= number < change and number not in self._used]
-        before = [number for number in matching if number < change]
-        return fresh[0] if fresh else before[-1] if before else None
+        unused_numbers = [
+            number for number in matching_numbers if self._next_index <= number < change and number not in self._used
+        ]
+        earlier_numbers = [number for number in matching_numbers if number < change]
+        return unused_numbers[0] if unused_numbers else earlier_numbers[-1] if earlier_numbers else None
 
     def _is_change(self, number: int) -> bool:
         """Return True if the recorded exchange is a change."""
@@ -115,14 +117,14 @@ class ReplayedControlPlane:
 
     def _apply_current_names(self, text: str) -> str:
         """Replace recorded addresses and names in a text by the current ones."""
-        for recorded, current in {**self._current_names, **self.urls}.items():
-            text = text.replace(recorded, current)
+        for recorded_name, current_name in {**self._current_names, **self.urls}.items():
+            text = text.replace(recorded_name, current_name)
         return text
 
 
-def _find_renamed_words(recorded: Any, sent: Any) -> dict[str, str]:
+def _find_renamed_words(recorded_body: Any, sent_body: Any) -> dict[str, str]:
     """Return the words that a client sends instead of the recorded ones, by recorded word, longest first."""
-    pairs = dict(_pair_texts(recorded, sent))
+    pairs = dict(_pair_texts(recorded_body, sent_body))
     current_by_recorded = {
         recorded_word: current_word
         for recorded_word, current_word in pairs.items()
@@ -131,39 +133,37 @@ def _find_renamed_words(recorded: Any, sent: Any) -> dict[str, str]:
     return dict(sorted(current_by_recorded.items(), key=lambda pair: -len(pair[0])))
 
 
-def _pair_texts(recorded: Any, sent: Any) -> Iterator[tuple[str, str]]:
+def _pair_texts(recorded_value: Any, sent_value: Any) -> Iterator[tuple[str, str]]:
     """Yield the pairs of recorded and sent texts at the same position."""
-    if isinstance(recorded, str) and isinstance(sent, str):
-        yield recorded, sent
-    elif isinstance(recorded, Mapping) and isinstance(sent, Mapping):
-        for name in recorded.keys() & sent.keys():
-            yield from _pair_texts(recorded[name], sent[name])
-    elif isinstance(recorded, list) and isinstance(sent, list):
-        for recorded_item, sent_item in zip(recorded, sent, strict=False):
+    if isinstance(recorded_value, str) and isinstance(sent_value, str):
+        yield recorded_value, sent_value
+    elif isinstance(recorded_value, Mapping) and isinstance(sent_value, Mapping):
+        for name in recorded_value.keys() & sent_value.keys():
+            yield from _pair_texts(recorded_value[name], sent_value[name])
+    elif isinstance(recorded_value, list) and isinstance(sent_value, list):
+        for recorded_item, sent_item in zip(recorded_value, sent_value, strict=False):
             yield from _pair_texts(recorded_item, sent_item)
 
 
 def _describe_problem(document: Any) -> str:
-    """Describe why a document is not a valid recording, such as one that was cut off or edited. Returns "" if it is valid."""
+    """Describe why a document is not a valid recording, such as one that was cut off or edited. Return "" if it is valid."""
     if not isinstance(document, Mapping) or "schema_version" not in document:
-        return "it has no `schema_version`"
+        return "`schema_version` is missing"
     if document["schema_version"] != SCHEMA_VERSION:
-        return (
-            f"`schema_version` {document['schema_version']!r} is not read by this version, which reads {SCHEMA_VERSION}"
-        )
+        return f"this version cannot read `schema_version` {document['schema_version']!r}, only {SCHEMA_VERSION}"
     for name, kind in _MEMBER_TYPES.items():
         if not isinstance(document.get(name), kind):
-            return f"`{name}` is missing, or no {kind.__name__}"
+            return f"`{name}` is missing, or is not a {kind.__name__}"
     if not document["exchanges"]:
         return "`exchanges` is empty"
     for number, exchange in enumerate(document["exchanges"], 1):
         if not isinstance(exchange, dict) or not {"at", "ask"} <= exchange.keys():
-            return f"exchange {number} needs `at` and `ask`"
+            return f"exchange {number} lacks `at` or `ask`"
         if "lost" not in exchange and type(exchange.get("status")) is not int:
-            return f"exchange {number} ({exchange['ask']}) needs a number as `status`, or `lost`"
+            return f"exchange {number} ({exchange['ask']}) has neither a number as `status` nor `lost`"
         for name in {"query", "headers"} & exchange.keys():
             if not isinstance(exchange[name], dict):
-                return f"`{name}` of exchange {number} ({exchange['ask']}) is no dict"
+                return f"`{name}` of exchange {number} ({exchange['ask']}) is not a dict"
     return ""
 
 
@@ -172,12 +172,12 @@ def open_replay_server(path: Path, port: int = 0) -> tuple[ControlPlaneServer, R
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; give a file of 'campaign fabric record'") from error
+        raise ConfigError(f"{path}: {error.strerror}; use a recording from 'campaign fabric record'") from error
     except (ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: not a recording of 'campaign fabric record': {error}") from error
+        raise ConfigError(f"{path}: this is not a recording from 'campaign fabric record': {error}") from error
     if problem := _describe_problem(document):
-        remedy = "record it again, or repair it"
-        raise ConfigError(f"{path}: not a whole recording of 'campaign fabric record': {problem}; {remedy}")
+        remedy = "repeat 'campaign fabric record', or repair the file"
+        raise ConfigError(f"{path}: the recording is incomplete or invalid: {problem}; {remedy}")
     replay = ReplayedControlPlane(document)
     server = ControlPlaneServer(replay, port=port)
     replay.urls = dict(server.urls)

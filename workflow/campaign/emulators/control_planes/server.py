@@ -133,7 +133,7 @@ class ControlPlaneServer:
             port: port of the first part; the other parts use the following ports. 0: any free ports.
             tls: serve with TLS, if the emulator supports it.
         """
-        self.emulator = emulator  # a test may replace it
+        self.emulator = emulator  # A test may replace it.
         self.original_emulator = emulator
         self.wire: WireSettings = getattr(emulator, "wire", WireSettings())
         self.faults = FaultQueue()
@@ -148,7 +148,7 @@ class ControlPlaneServer:
         self.ca_file: Path | None = None
         if tls and self.wire.tls:
             if directory is None:
-                raise ValueError("a directory for the certificate is needed")
+                raise ValueError("TLS requires a directory for the certificate")
             self.ca_file = self._enable_tls(directory)
         scheme = "https" if self.ca_file else "http"
         self.urls = {part: f"{scheme}://{_HOST}:{http.server_address[1]}" for part, http in self._http.items()}
@@ -235,11 +235,15 @@ class ControlPlaneServer:
         name, _, subject = request.path.removeprefix(HOSTS_PATH).partition("/")
         rack = self.emulator.rack
         if name not in rack.hosts or (request.method, subject) != ("GET", "devices"):
-            return Reply(404, {"error": f"no {request.method} {request.path}; hosts are {', '.join(rack.hosts)}"})
+            return Reply(
+                404, {"error": f"cannot answer {request.method} {request.path}; the hosts are {', '.join(rack.hosts)}"}
+            )
         return Reply(200, rack.list_visible_devices(name))
 
 
 class _TlsHttpServer(ThreadingHTTPServer):
+    """HTTP server that serves each connection in a thread, with TLS if a context is set."""
+
     daemon_threads = True
     request_queue_size = 64
     tls: ssl.SSLContext | None = None

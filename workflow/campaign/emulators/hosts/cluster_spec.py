@@ -23,22 +23,25 @@ class ClusterHost(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=r"^[a-z][a-z0-9]{0,30}$", description="host name, which is also Slurm's node name")
-    devices: int = Field(default=0, ge=0, le=64, description="devices (gres `gpu`) that the host registers with")
+    devices: int = Field(default=0, ge=0, le=64, description="number of devices (gres `gpu`) that the host registers")
     devices_max: int = Field(
-        default=0, ge=0, le=64, description="device files that exist, for later registrations; at least `devices`"
+        default=0,
+        ge=0,
+        le=64,
+        description="number of existing device files, for later registrations; at least `devices`",
     )
     fabric_ports: int = Field(
-        default=0, ge=0, le=64, description="far sides behind a link of the fabric's rate: NAME-fabric0 .."
+        default=0, ge=0, le=64, description="number of ports behind links with the rate of the fabric: NAME-fabric0 .."
     )
     local_ports: int = Field(
         default=0,
         ge=0,
         le=64,
-        description="the same for devices of the host's own, where local links have a rate: NAME-local0 ..",
+        description="number of ports for built-in devices, if local links have a rate: NAME-local0 ..",
     )
     registration: Registration = "static"
-    """static: in slurm.conf; dynamic: registers itself and can come back with other devices; cloud: in slurm.conf as CLOUD, its
-    slurmd is left to the site's ResumeProgram."""
+    """static: in slurm.conf; dynamic: registers itself and can register again with other devices; cloud: in slurm.conf as CLOUD,
+    and the site's ResumeProgram starts its slurmd."""
 
     @property
     def slots(self) -> int:
@@ -52,17 +55,21 @@ class ClusterSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hosts: tuple[ClusterHost, ...] = Field(
-        min_length=1, max_length=32, description="hosts, each with a slurmd of its own"
+        min_length=1, max_length=32, description="hosts, each of which has its own slurmd"
     )
     name: str = Field(default="emulated", pattern=r"^[a-z][a-z0-9_]{0,30}$", description="ClusterName")
-    partition: str = Field(default="main", pattern=r"^[a-z][a-z0-9_]{0,30}$", description="the one partition")
+    partition: str = Field(default="main", pattern=r"^[a-z][a-z0-9_]{0,30}$", description="name of the partition")
     device: str | None = Field(
-        default=None, pattern=r"^[a-z][a-z0-9_]{0,30}$", description="gres type of the devices; none: untyped"
+        default=None, pattern=r"^[a-z][a-z0-9_]{0,30}$", description="gres type of the devices; default: untyped"
     )
-    model: str = "gpu"  # what `campaign cluster devices` calls a device
-    cpus: int = Field(default=16, ge=1, le=256, description="CPUs that a host offers, whatever the machine has")
-    memory_mib: int = Field(default=16384, ge=256, description="memory that a host offers, whatever the machine has")
-    accounting: bool = True  # whether slurmdbd and its database run, so that `sacct` knows jobs
+    model: str = "gpu"  # name of a device in `campaign cluster devices`
+    cpus: int = Field(
+        default=16, ge=1, le=256, description="number of CPUs that a host offers, independent of the machine"
+    )
+    memory_mib: int = Field(
+        default=16384, ge=256, description="memory in MiB that a host offers, independent of the machine"
+    )
+    accounting: bool = True  # True to run slurmdbd and its database, which `sacct` needs
     rates: LinkRates = LinkRates()  # rates of the links between hosts and to fabric ports
     slurm_conf: tuple[str, ...] = ()  # further lines of slurm.conf, such as MaxArraySize or ResumeProgram
 
@@ -71,12 +78,14 @@ class ClusterSpec(BaseModel):
         """Raise ValueError if host names are not unique, or if there are more than 200 hosts and ports."""
         names = [host.name for host in self.hosts]
         if len(set(names)) < len(names) or "control" in names:
-            raise ValueError(f"host names have to differ, and `control` is the controller's: {', '.join(names)}")
-        if len(list_namespaces(self.emulation_spec())) > 200:
-            raise ValueError("hosts and ports have to be at most 200 together")
+            raise ValueError(
+                f"host names must be unique, and `control` is reserved for the controller: {', '.join(names)}"
+            )
+        if len(list_namespaces(self.to_emulation_spec())) > 200:
+            raise ValueError("the cluster has more than 200 hosts and ports; use fewer")
         return self
 
-    def emulation_spec(self) -> EmulationSpec:
+    def to_emulation_spec(self) -> EmulationSpec:
         """Return the hosts and links that the cluster is built on."""
         hosts = [
             EmulatedHost(name=host.name, local_devices=host.local_ports, fabric_devices=host.fabric_ports)
@@ -84,11 +93,11 @@ class ClusterSpec(BaseModel):
         ]
         return EmulationSpec(hosts=tuple(hosts), rates=self.rates)
 
-    def host(self, name: str) -> ClusterHost:
+    def find_host(self, name: str) -> ClusterHost:
         """Return the host of this name. Raises KeyError if there is no such host."""
         return {host.name: host for host in self.hosts}[name]
 
-    def gres(self, devices: int) -> str:
+    def format_gres(self, devices: int) -> str:
         """Return the Gres string of a host with this number of devices, in Slurm's syntax."""
         return f"gpu:{self.device}:{devices}" if self.device else f"gpu:{devices}"
 
@@ -98,32 +107,32 @@ class Cluster(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    directory: Path  # where all of its files are
-    spec: ClusterSpec  # what was asked for
+    directory: Path  # directory of all its files
+    spec: ClusterSpec  # specification from which it was started
     held: HeldNamespaces  # its namespaces
     control_address: str  # address of the controller
     addresses: dict[str, str]  # address of each host and port
-    interface: str  # the one interface that is visible outside
+    interface: str  # only interface that is visible outside
 
     @property
     def slurm_conf(self) -> Path:
         """Path of the cluster's slurm.conf."""
         return self.directory / "etc" / "slurm.conf"
 
-    def log_path(self, name: str) -> Path:
+    def get_log_path(self, name: str) -> Path:
         """Return the path of a daemon's log."""
         return self.directory / "log" / f"{name}.log"
 
-    def command_prefix(self, host: str) -> tuple[str, ...]:
+    def build_command_prefix(self, host: str) -> tuple[str, ...]:
         """Return the words before a command that make it run on a host, from outside the cluster."""
-        return self.held.command_prefix(host)
+        return self.held.build_command_prefix(host)
 
-    def port_prefix(self, port: str) -> tuple[str, ...]:
-        """Return the words before a rank's command, inside a job of root, that place it behind a port such as host1-fabric0."""
-        return self.held.inner_command_prefix(port)
+    def build_port_prefix(self, port: str) -> tuple[str, ...]:
+        """Return the words before a rank's command that place it behind a port, such as host1-fabric0, in a job of root."""
+        return self.held.build_inner_command_prefix(port)
 
 
-def slurm_environment(cluster: Cluster) -> dict[str, str]:
+def build_slurm_environment(cluster: Cluster) -> dict[str, str]:
     """Return the environment in which Slurm's commands use this cluster."""
     return {"SLURM_CONF": str(cluster.slurm_conf)}
 

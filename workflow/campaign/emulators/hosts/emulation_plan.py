@@ -22,17 +22,17 @@ _SHAPED_LINKS: tuple[LinkType, ...] = ("fabric", "network")
 NOT_EMULATED = "links not emulated"
 NOT_CROSSED = "links not crossed: one program stands for all ranks"
 UNEQUAL_LINKS_REMARK = (
-    "Hybrid compositions cost more than they would: TCP is slower over a faster link that leads to a slower one (page "
-    "'The model of a training step')."
+    "Hybrid compositions are slower than on real hardware, because TCP is slower over a fast link that leads to a slow one "
+    "(page 'The model of a training step')."
 )
 FLAGS: Mapping[str, str] = {
-    NOT_EMULATED: "this machine could not emulate hosts, so all ranks shared one loopback: attachment and the spread over hosts "
-    "made no difference",
+    NOT_EMULATED: "this machine could not emulate hosts, so all ranks shared one loopback, and attachment and the spread over "
+    "hosts had no effect",
     NOT_CROSSED: "the program was started once, on the first emulated host, so its ranks did not use the emulated links",
 }
 
 
-def link_rates(emulation: Emulation, links: Links) -> LinkRates:
+def build_link_rates(emulation: Emulation, links: Links) -> LinkRates:
     """Return the rates of the links in the system file; links without a rate are not shaped."""
     return LinkRates(
         local_gb_per_s=links.local and links.local.gb_per_s,
@@ -59,7 +59,7 @@ def list_emulated_hosts(composition: Composition) -> tuple[EmulatedHost, ...]:
 
 def build_emulation_spec(emulation: Emulation, links: Links, composition: Composition) -> EmulationSpec:
     """Build the specification of hosts and link rates to emulate for a composition."""
-    return EmulationSpec(hosts=list_emulated_hosts(composition), rates=link_rates(emulation, links))
+    return EmulationSpec(hosts=list_emulated_hosts(composition), rates=build_link_rates(emulation, links))
 
 
 def describe_links(rates: LinkRates, mode: str | None, reason: str = "") -> dict[str, Any]:
@@ -74,10 +74,10 @@ def describe_links(rates: LinkRates, mode: str | None, reason: str = "") -> dict
         "emulated": mode,
         "reason": reason,
         **rates.model_dump(exclude={"local_gb_per_s"}),
-        **{f"{link}_gbit_per_s": rates.gbit_per_s(link) for link in _SHAPED_LINKS},
+        **{f"{link}_gbit_per_s": rates.compute_gbit_per_s(link) for link in _SHAPED_LINKS},
         # Records of systems without local links stay as they are.
         **(
-            {"local_gb_per_s": rates.local_gb_per_s, "local_gbit_per_s": rates.gbit_per_s("local")}
+            {"local_gb_per_s": rates.local_gb_per_s, "local_gbit_per_s": rates.compute_gbit_per_s("local")}
             if rates.local_gb_per_s
             else {}
         ),
@@ -90,13 +90,13 @@ def format_links_sentence(links: Mapping[str, Any], runs: int, total_runs: int) 
     Args:
         links: description of the links.
         runs: number of runs that were measured over these links.
-        of: number of all runs.
+        total_runs: number of all runs.
     """
     share = "" if runs == total_runs else f" ({runs} of {total_runs} runs)"
     if links["emulated"] is None:
         return (
             f"Links are not emulated{share}: {links['reason']}. All ranks shared this machine's loopback, so attachment and the "
-            "spread over hosts differ only by noise."
+            "spread over hosts have no effect."
         )
     local, fabric, network = (
         "not shaped"
@@ -107,6 +107,7 @@ def format_links_sentence(links: Mapping[str, Any], runs: int, total_runs: int) 
     rates = [links.get(f"{link}_gbit_per_s") for link in ("local", "fabric")]
     remark = "" if None in rates or rates[0] == rates[1] else f" {UNEQUAL_LINKS_REMARK}"
     return (
-        f"Links are emulated (network namespaces, {links['emulated']}) at {links['scale']:g} of the real rates, per direction: "
-        f"between a fabric device and its host {fabric}; between hosts {network}; between devices of a host {local}{share}.{remark}"
+        f"Links are emulated{share} with network namespaces ({links['emulated']}) at {links['scale']:g} of the real rates. Rates "
+        f"per direction are: between a fabric device and its host {fabric}; between hosts {network}; between devices of a host "
+        f"{local}.{remark}"
     )

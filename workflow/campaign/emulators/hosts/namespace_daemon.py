@@ -9,7 +9,7 @@ standard input:
     commands    argv lists to run first (mounts)
     namespaces  [name, hostname or null]: network namespaces, each with a separate host name if one is given
     batches     [namespace, argv, lines]: lines for the standard input of `ip -batch -` or `tc -batch -`
-    outside     descriptor of the network namespace that it was started from, available to batches as {@outside}
+    outside     descriptor of the network namespace that it was started from; batches use it as {@outside}
     anchor      descriptor of a file, held open; once it is removed, a keeper with the order to stay ends
     owner       descriptor (pidfd) of the process whose end also ends the keeper
 
@@ -98,7 +98,7 @@ def create_namespaces(names: list[tuple[str, str | None]]) -> Descriptors:
         unshare(_NEWNET, "a network namespace")
         descriptors[name] = {"net": open_namespace("net")}
         if hostname:
-            unshare(_NEWUTS, "a host name of its own")
+            unshare(_NEWUTS, "a separate host name")
             socket.sethostname(hostname)
             descriptors[name]["uts"] = open_namespace("uts")
             enter_namespace(home_namespaces["uts"], _NEWUTS)
@@ -110,14 +110,14 @@ def set_up_namespaces(plan: dict[str, Any]) -> tuple[int, Descriptors]:
     """Create the namespaces of a plan, run its commands and batches, and return the process id and the descriptors."""
     unshare(_NEWNET, "a network namespace")
     if plan["isolate"]:
-        unshare(_NEWNS | _NEWUTS, "mounts of its own")
+        unshare(_NEWNS | _NEWUTS, "separate mounts")
         socket.sethostname(plan["hostname"])
         run_command(["mount", "--make-rprivate", "/"])
-        unshare(_NEWPID, "process ids of its own")
+        unshare(_NEWPID, "separate process ids")
         if os.fork():
             os._exit(0)
         os.setsid()
-    # Before /proc is replaced: the process id that those outside know.
+    # This is the process id outside, which can be read only before /proc is replaced.
     pid = int(os.readlink("/proc/self"))  # noqa: PTH115
     if plan["isolate"]:
         run_command(["mount", "-t", "proc", "proc", "/proc"])
@@ -140,12 +140,12 @@ def kill_processes_inside(descriptors: Descriptors) -> None:
     A process in a namespace whose links are gone could only wait for a peer that never answers.
     """
     inodes = {os.fstat(kinds["net"]).st_ino for name, kinds in descriptors.items() if name != OUTSIDE}
-    # From here on no process can enter; a process that is just entering is killed in one of the next rounds.
+    # From here on no process can enter. A process that is just entering is killed in one of the next rounds.
     for descriptor in [descriptor for kinds in descriptors.values() for descriptor in kinds.values()]:
         os.close(descriptor)
     for _ in range(_KILL_ROUNDS if descriptors else 0):
         for pid in (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()):
-            # It ended meanwhile, or it is somebody else's and so not in our namespaces.
+            # The process has ended, or belongs to another user and so is not in our namespaces.
             with contextlib.suppress(OSError):
                 if pid != os.getpid() and os.stat(f"/proc/{pid}/ns/net").st_ino in inodes:  # noqa: PTH116
                     os.kill(pid, signal.SIGKILL)
@@ -164,13 +164,13 @@ def wait_until_removed(anchor: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    # A user who removes the directory can no longer stop the cluster, and wants it to end.
+    # A user who removes the directory can no longer stop the cluster, so it ends.
     while os.fstat(anchor).st_nlink:
         time.sleep(_POLL_INTERVAL_S)
 
 
 def wait_for_owner(owner: int) -> bool:
-    """Wait for the end of the owner or of standard input, and return whether the owner ordered the keeper to stay."""
+    """Wait for the end of the owner or of standard input, and return True if the owner ordered the keeper to stay."""
     poll = select.poll()
     for descriptor in (0, owner):
         poll.register(descriptor, select.POLLIN)
@@ -184,13 +184,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descriptors: Descriptors = {}
     try:
-        # One read a byte at a time: what comes after the line is for wait_for_the_end.
+        # The input is unbuffered, because wait_for_owner reads what follows the first line.
         with open(0, "rb", buffering=0, closefd=False) as stdin:
             plan = json.loads(stdin.readline())
         if plan["user"]:
             create_user_namespace()
         pid, descriptors = set_up_namespaces(plan)
-        # As the first process of its process ids it is the parent of every orphan.
+        # As the first process of its process ids, it is the parent of every orphan.
         signal.signal(signal.SIGCHLD, reap_children)
         print(json.dumps({"pid": pid, "descriptors": descriptors}), flush=True)
         if wait_for_owner(plan["owner"]):

@@ -31,7 +31,7 @@ from campaign.emulators.hosts.topology import (
     EmulatedHost,
     EmulationSpec,
     LinkRates,
-    device_namespaces,
+    list_device_namespaces,
     list_namespaces,
     plan_layout,
 )
@@ -39,19 +39,19 @@ from campaign.emulators.hosts.topology import (
 NamespaceMode = Literal["root", "user namespace"]
 _DAEMON_FILE = Path(__file__).with_name("namespace_daemon.py")
 _ADMIN_PATHS = ("/usr/sbin", "/sbin", "/usr/local/sbin")
-_APPARMOR = "apparmor_restrict_unprivileged_userns"
+_APPARMOR_SWITCH = "apparmor_restrict_unprivileged_userns"
 _KERNEL_SWITCHES: Mapping[str, tuple[str, str]] = {
     "/proc/sys/kernel/unprivileged_userns_clone": ("0", "sysctl kernel.unprivileged_userns_clone=1"),
-    f"/proc/sys/kernel/{_APPARMOR}": ("1", f"sysctl kernel.{_APPARMOR}=0"),
+    f"/proc/sys/kernel/{_APPARMOR_SWITCH}": ("1", f"sysctl kernel.{_APPARMOR_SWITCH}=0"),
     "/proc/sys/user/max_user_namespaces": ("0", "sysctl user.max_user_namespaces=10000"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class EmulationAvailability:
-    """Result of testing whether this process can emulate hosts.
+    """Result of the test if this process can emulate hosts.
 
-    Args:
+    Attributes:
         mode: kind of namespaces; None if hosts cannot be emulated.
         reason: reason why hosts cannot be emulated.
     """
@@ -61,33 +61,35 @@ class EmulationAvailability:
 
 
 class EmulatedHosts:
-    """Existing emulated hosts. Ranks are numbered in the order of `rank_namespaces` (see `topology.device_namespaces`)."""
+    """Existing emulated hosts. Ranks are numbered in the order of `rank_namespaces` (see `topology.list_device_namespaces`)."""
 
     def __init__(
         self, spec: EmulationSpec, held_namespaces: HeldNamespaces, addresses: Mapping[str, IPv4Address]
     ) -> None:
         self.spec = spec
-        self.rank_namespaces = device_namespaces(spec)
+        self.rank_namespaces = list_device_namespaces(spec)
         self.held_namespaces = held_namespaces
         self._addresses = dict(addresses)
 
-    def namespace_paths(self, rank: int) -> tuple[str, ...]:
+    def list_namespace_paths(self, rank: int) -> tuple[str, ...]:
         """Return the files of the namespaces to enter for a rank, in this order (see `campaign.common.processes.namespaces`)."""
-        return self.held_namespaces.namespace_paths(self._namespace_of_rank(rank))
+        return self.held_namespaces.list_namespace_paths(self._find_rank_namespace(rank))
 
-    def rank_address(self, rank: int) -> str:
+    def get_rank_address(self, rank: int) -> str:
         """Return the address under which other ranks reach a rank."""
-        return str(self._addresses[self._namespace_of_rank(rank)])
+        return str(self._addresses[self._find_rank_namespace(rank)])
 
     @property
     def mode(self) -> NamespaceMode:
         """Kind of namespaces of the hosts."""
         return "user namespace" if self.held_namespaces.user else "root"
 
-    def _namespace_of_rank(self, rank: int) -> str:
+    def _find_rank_namespace(self, rank: int) -> str:
         """Return the namespace of a rank. Raises LaunchError if the hosts have no such device."""
         if not 0 <= rank < len(self.rank_namespaces):
-            raise LaunchError(f"rank {rank} has no device: the emulated hosts have {len(self.rank_namespaces)} devices")
+            raise LaunchError(
+                f"rank {rank} has no device, because the emulated hosts have only {len(self.rank_namespaces)} devices"
+            )
         return self.rank_namespaces[rank]
 
 
@@ -107,7 +109,7 @@ def emulate_hosts(spec: EmulationSpec) -> Iterator[EmulatedHosts]:
 
 @functools.cache
 def check_availability() -> EmulationAvailability:
-    """Test whether hosts can be emulated on this machine, and return the mode or the reason.
+    """Test if hosts can be emulated on this machine, and return the mode or the reason why not.
 
     The test runs once per process with the smallest example (about 0.1 s).
     """
@@ -127,39 +129,39 @@ class EmulationUnavailable(LaunchError):
 class HeldNamespaces(BaseModel):
     """Namespaces that a live keeper holds open, and the ways to enter them.
 
-    Args:
+    Attributes:
         pid: process id of the keeper, as seen from where it was started.
-        user: whether the namespaces belong to an ordinary user's user namespace.
-        isolated: whether the namespaces have separate process ids and mounts.
+        user: True if the namespaces belong to the user namespace of an ordinary user.
+        isolated: True if the namespaces have separate process ids and mounts.
         descriptors: descriptors in the keeper, by namespace and kind.
         pid_namespace: inode of the namespace of process ids, if they are isolated.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    pid: int  # process id of the keeper
-    user: bool  # whether the namespaces belong to a user namespace of an ordinary user
-    isolated: bool  # whether the namespaces have process ids and mounts of their own
-    descriptors: dict[str, dict[str, int]]  # descriptors in the keeper, by namespace and kind
-    pid_namespace: int = 0  # inode of the namespace of process ids, where they are isolated
+    pid: int
+    user: bool
+    isolated: bool
+    descriptors: dict[str, dict[str, int]]
+    pid_namespace: int = 0
 
     def is_inside(self) -> bool:
-        """Return whether this process runs under the isolated keeper itself."""
+        """Return True if this process runs under the isolated keeper itself."""
         return self.isolated and self.pid_namespace == Path("/proc/self/ns/pid").stat().st_ino
 
-    def command_prefix(self, namespace: str, nsenter: str | None = None) -> tuple[str, ...]:
+    def build_command_prefix(self, namespace: str, nsenter: str | None = None) -> tuple[str, ...]:
         """Return the words before a command that make it run in a namespace. Raises KeyError for an unknown namespace."""
         if self.is_inside():
-            return self.inner_command_prefix(namespace)
+            return self.build_inner_command_prefix(namespace)
         argv = [nsenter or find_program("nsenter")]
         if self.user:
             # File access keeps the user's identity; inside the namespace the user appears as root.
             argv += [f"--user=/proc/{self.pid}/ns/user", "--preserve-credentials"]
         if self.isolated:
             argv += [f"--mount=/proc/{self.pid}/ns/mnt", f"--pid=/proc/{self.pid}/ns/pid"]
-        return (*argv, *self._nsenter_options(namespace, self.pid), "--")
+        return (*argv, *self._build_nsenter_options(namespace, self.pid), "--")
 
-    def namespace_paths(self, namespace: str) -> tuple[str, ...]:
+    def list_namespace_paths(self, namespace: str) -> tuple[str, ...]:
         """Return the files of a namespace that is not isolated, in the order to enter them.
 
         Raises KeyError for an unknown namespace.
@@ -167,17 +169,17 @@ class HeldNamespaces(BaseModel):
         user_namespace = [f"/proc/{self.pid}/ns/user"] if self.user else []
         return (*user_namespace, *(f"/proc/{self.pid}/fd/{number}" for number in self.descriptors[namespace].values()))
 
-    def inner_command_prefix(self, namespace: str) -> tuple[str, ...]:
-        """Return the words of `command_prefix` for a process inside an isolated namespace, where the keeper is process 1."""
-        return ("nsenter", *self._nsenter_options(namespace, 1), "--")
+    def build_inner_command_prefix(self, namespace: str) -> tuple[str, ...]:
+        """Return the words of `build_command_prefix` for a process inside an isolated namespace, where the keeper is process 1."""
+        return ("nsenter", *self._build_nsenter_options(namespace, 1), "--")
 
-    def _nsenter_options(self, namespace: str, pid: int) -> list[str]:
+    def _build_nsenter_options(self, namespace: str, pid: int) -> list[str]:
         """Return the options of nsenter for the namespaces of a host."""
         return [f"--{kind}=/proc/{pid}/fd/{number}" for kind, number in self.descriptors[namespace].items()]
 
 
 class NamespaceKeeper:
-    """Running keeper of namespaces. It ends with its owner or by `close`; after `detach` only `kill_and_wait` ends it."""
+    """Running keeper of namespaces. It ends with its owner or by `close`. After `detach`, only `kill_and_wait` ends it."""
 
     def __init__(self, process: subprocess.Popen[str], held_namespaces: HeldNamespaces) -> None:
         self._process = process
@@ -196,12 +198,12 @@ class NamespaceKeeper:
     ) -> NamespaceKeeper:
         """Start a keeper that creates the namespaces and runs the batches in them.
 
-        Raises EmulationUnavailable if the kernel or a tool refuses; nothing is left then.
+        Raises EmulationUnavailable if the kernel or a tool refuses. Nothing is left in this case.
 
         Args:
-            namespaces: name, and host name or None, of each namespace.
+            names: (name, host name or None) of each namespace.
             batches: lines for `ip` and `tc` in the namespaces.
-            isolated_as: host name of the keeper; if given, the namespaces have separate process ids and mounts.
+            hostname: host name of the keeper. If it is given, the namespaces have separate process ids and mounts.
             commands: commands to run once the namespaces are isolated.
             outside: descriptor of the network namespace that batches use as {@outside}.
             anchor: descriptor of a file that the keeper holds open, and whose removal ends a detached keeper.
@@ -215,7 +217,7 @@ class NamespaceKeeper:
             "hostname": hostname,
             "commands": [list(argv) for argv in commands],
             "namespaces": list(names),
-            # Neighbours of one namespace and program as one process: its start costs more than the lines.
+            # Consecutive batches of one namespace and program share a process, because its start costs more than its lines.
             "batches": [
                 (namespace, program_commands[program], [line for batch in group for line in batch.lines])
                 for (namespace, program), group in groupby(batches, lambda batch: (batch.namespace, batch.program))
@@ -248,7 +250,7 @@ class NamespaceKeeper:
             line = process.stdout.readline()
             if not line:
                 raise LaunchError(
-                    f"the process that holds emulated hosts ended: {process.stderr.read().strip() or process.wait()}"
+                    f"the process that holds the emulated hosts ended: {process.stderr.read().strip() or process.wait()}"
                 )
             answer = json.loads(line)
             if "failed" in answer:
@@ -278,7 +280,7 @@ def _close_pipes(process: subprocess.Popen[str]) -> None:
             with suppress(BrokenPipeError):
                 pipe.close()
     try:
-        # An isolated keeper is a grandchild, and its parent ended at once; another one ends with its standard input.
+        # An isolated keeper is a grandchild whose parent has already ended. Any other keeper ends with its standard input.
         process.wait(5)
     except subprocess.TimeoutExpired:
         process.kill()
@@ -296,13 +298,13 @@ def kill_and_wait(pid: int, timeout_s: float = 5.0) -> None:
     while _is_alive(pid):
         if time.monotonic() > deadline_s:
             raise LaunchError(
-                f"process {pid} still exists {timeout_s:g} s after SIGKILL; see `ps -o stat,wchan -p {pid}`"
+                f"process {pid} still exists {timeout_s:g} s after SIGKILL; inspect it with `ps -o stat,wchan -p {pid}`"
             )
         time.sleep(0.01)
 
 
 def _is_alive(pid: int) -> bool:
-    """Return whether a process is alive; an ended process that was not reaped is not."""
+    """Return True if a process is alive. A process that has ended but was not reaped is not alive."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -318,20 +320,22 @@ def find_program(name: str) -> str:
     program = shutil.which(name, path=path)
     if program is None:
         package = "util-linux" if name in {"nsenter", "mount"} else "iproute2"
-        raise EmulationUnavailable(f"emulating hosts needs `{name}`, which is not installed (package {package})")
+        raise EmulationUnavailable(
+            f"emulated hosts require `{name}`, which is not installed; install the package {package}"
+        )
     return program
 
 
 def format_refusal(message: str, stage: str) -> str:
     """Format the error message on a refusal by the kernel, with the setting that would allow the operation."""
     if stage == "setup":
-        return f"emulated hosts could not be set up: {message}"
+        return f"the emulated hosts could not be set up: {message}"
     switches = []
     for path, (blocking_value, remedy) in _KERNEL_SWITCHES.items():
         with suppress(OSError):
             if Path(path).read_text(encoding="utf-8").strip() == blocking_value:
                 switches.append(remedy)
     user = "root without CAP_SYS_ADMIN (a container?)" if os.geteuid() == 0 else "an ordinary user"
-    permission_hint = f"an administrator can allow it: {'; '.join(switches)}"
-    remedy = permission_hint if switches else "no setting is known that would allow it"
-    return f"the kernel refuses {message} to {user}; {remedy}"
+    permission_hint = f"an administrator can allow it with: {'; '.join(switches)}"
+    remedy = permission_hint if switches else "no setting that allows it is known"
+    return f"the kernel refuses a request of {user}: {message}; {remedy}"

@@ -1,10 +1,8 @@
-"""Topology of emulated hosts: the namespace and link of each device, and the `ip` and `tc` lines that create them. Pure
-functions.
+"""Topology of emulated hosts: namespaces and links of devices, and the `ip` and `tc` lines that create them. Pure functions.
 
 Every host is a network namespace. Each fabric device has a separate namespace behind a link shaped to the fabric's rate. So does
-each local device if local links have a rate; otherwise local devices live in the host and communicate through its loopback.
-Hosts
-are joined by a bridge through links shaped to the network's rate:
+each local device if local links have a rate. Otherwise, local devices are in the namespace of the host and communicate through
+its loopback. Hosts are joined by a bridge through links shaped to the network's rate:
 
     host1 ── network link ───────────────────┐
       ├─ local link ─── host1-local0         │
@@ -26,15 +24,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BRIDGE_NAMESPACE = "."
 """The namespace that holds the network's bridge."""
-INTERFACE = "eth0"
+HOST_INTERFACE = "eth0"
 OUTSIDE_NAMESPACE = "@outside"
-"""The namespace that the emulation was started from."""
+"""The namespace from which the emulation was started."""
 BRIDGE = "network"
 PRIVATE_NETWORK = IPv4Network("198.18.0.0/16")
-"""Set aside for measuring networks (RFC 2544), so that no real network is hidden."""
-_BURST_BYTES = 16 * 1024
+"""Network that is reserved for benchmarks (RFC 2544), so that no real network is hidden."""
+_MIN_BURST_BYTES = 16 * 1024
 _MTU_BYTES = 9000
-"""Jumbo frames: shaping is work by the packet. With 1500, eight ranks over links of 16 MB/s take all of two cores."""
+"""Size of jumbo frames, because shaping costs time per packet. With 1500, eight ranks over links of 16 MB/s use two full cores."""
 _BURST_S = 0.001
 _QUEUE_MS = 100
 
@@ -43,27 +41,29 @@ LinkType = Literal["local", "fabric", "network"]
 
 
 class LinkRates(BaseModel):
-    """Rates of the links that stand for those inside a host, a fabric and a network."""
+    """Rates of the emulated links inside a host, of a fabric, and of a network."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     local_gb_per_s: float | None = Field(
         default=None,
         gt=0,
-        description="one direction of the link between a local device and its host; none: they share the host's loopback",
+        description="rate of the link between a local device and its host, per direction; default: the host's loopback is used",
     )
 
     fabric_gb_per_s: float | None = Field(
         default=None,
         gt=0,
-        description="one direction of the link between a fabric device and its host; none: not shaped",
+        description="rate of the link between a fabric device and its host, per direction; default: not shaped",
     )
     network_gb_per_s: float | None = Field(
-        default=None, gt=0, description="one direction of the link between a host and the network; none: not shaped"
+        default=None,
+        gt=0,
+        description="rate of the link between a host and the network, per direction; default: not shaped",
     )
-    scale: float = Field(default=0.01, gt=0, description="emulated rate over real rate, the same for every link")
+    scale: float = Field(default=0.01, gt=0, description="ratio of emulated to real rates, for all links")
 
-    def gbit_per_s(self, link: LinkType) -> float | None:
+    def compute_gbit_per_s(self, link: LinkType) -> float | None:
         """Return the emulated rate of a link in one direction (Gbit/s), or None if it is not shaped."""
         real: float | None = getattr(self, f"{link}_gb_per_s")
         return None if real is None else real * 8 * self.scale
@@ -77,9 +77,11 @@ class EmulatedHost(BaseModel):
     name: str = Field(
         pattern=r"^[a-z][a-z0-9-]{0,30}$", description="host name; its devices are NAME-local0 .. and NAME-fabric0 .."
     )
-    local_devices: int = Field(ge=0, description="devices in the host, each with a link where local links have a rate")
+    local_devices: int = Field(
+        ge=0, description="number of devices in the host, each with a link if local links have a rate"
+    )
     fabric_devices: int = Field(
-        default=0, ge=0, description="devices behind the fabric: each has a shaped link to the host"
+        default=0, ge=0, description="number of devices behind the fabric, each with a shaped link to the host"
     )
 
 
@@ -95,16 +97,16 @@ class EmulationSpec(BaseModel):
     def _check_names_differ(self) -> EmulationSpec:
         """Raise ValueError if two namespaces have the same name."""
         names = list_namespaces(self)
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
-                f"host names have to differ, also from the devices' NAME-local0 .. and NAME-fabric0 ..: {', '.join(twice)}"
+                f"host names must be unique, and differ from device names (NAME-local0, NAME-fabric0, ..): {', '.join(duplicates)}"
             )
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Lines for `ip -batch` or `tc -batch` in one namespace. `{NAME}` stands for the path of a namespace."""
+    """Lines for `ip -batch` or `tc -batch` in one namespace. `{NAME}` is replaced by the path of that namespace."""
 
     namespace: str
     program: Literal["ip", "tc"]
@@ -120,25 +122,25 @@ class NetworkLayout:
     batches: tuple[Batch, ...]
 
 
-def device_namespaces(spec: EmulationSpec) -> tuple[str, ...]:
-    """Return the namespace of each device, host by host, a host's local devices before its fabric devices."""
+def list_device_namespaces(spec: EmulationSpec) -> tuple[str, ...]:
+    """Return the namespaces of all devices, ordered by host, with local devices before fabric devices."""
     names: list[str] = []
     for host in spec.hosts:
         fabric_names = [
-            device_namespace(host.name, link, number) for link, number in _list_device_links(host, spec.rates)
+            make_device_namespace(host.name, link, number) for link, number in _list_device_links(host, spec.rates)
         ]
         names += [host.name] * (host.local_devices + host.fabric_devices - len(fabric_names)) + fabric_names
     return tuple(names)
 
 
 def list_namespaces(spec: EmulationSpec) -> list[str]:
-    """List every namespace, that of each host followed by those of its devices behind links."""
+    """List all namespaces: for each host its own, followed by those of its devices behind links."""
     return [
         name
         for host in spec.hosts
         for name in (
             host.name,
-            *(device_namespace(host.name, *device_link) for device_link in _list_device_links(host, spec.rates)),
+            *(make_device_namespace(host.name, *device_link) for device_link in _list_device_links(host, spec.rates)),
         )
     ]
 
@@ -149,7 +151,7 @@ def _list_device_links(host: EmulatedHost, rates: LinkRates) -> list[tuple[LinkT
     return [*(("local", n) for n in range(local_links)), *(("fabric", n) for n in range(host.fabric_devices))]
 
 
-def device_namespace(host: str, link: LinkType, number: int) -> str:
+def make_device_namespace(host: str, link: LinkType, number: int) -> str:
     """Return the namespace of the device behind a link of a host."""
     return f"{host}-{link}{number}"
 
@@ -162,7 +164,7 @@ def plan_layout(spec: EmulationSpec, network: IPv4Network = PRIVATE_NETWORK) -> 
     names = list_namespaces(spec)
     # The last two addresses of a network are kept for the namespace of the bridge and for the outside.
     if len(names) > network.num_addresses - 4:
-        raise ValueError(f"{len(names)} namespaces do not fit into {network}")
+        raise ValueError(f"the network {network} is too small for {len(names)} namespaces")
     addresses = {name: network[1 + index] for index, name in enumerate(names)}
     batches = [
         Batch(BRIDGE_NAMESPACE, "ip", ("link set lo up", f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up"))
@@ -182,11 +184,11 @@ def _build_host_batches(
     port = f"host{index}"
     host_lines = [
         "link set lo up",
-        f"link add {INTERFACE} type bridge",
-        f"link set uplink master {INTERFACE}",
+        f"link add {HOST_INTERFACE} type bridge",
+        f"link set uplink master {HOST_INTERFACE}",
         "link set uplink up",
-        f"link set {INTERFACE} up",
-        f"address add {addresses[host.name]}/{prefix} dev {INTERFACE}",
+        f"link set {HOST_INTERFACE} up",
+        f"address add {addresses[host.name]}/{prefix} dev {HOST_INTERFACE}",
     ]
     bridge_lines = (
         _format_veth_pair(port, "uplink", host.name),
@@ -200,18 +202,18 @@ def _build_host_batches(
     ]
     device_batches: list[Batch] = []
     for link, number in _list_device_links(host, rates):
-        name, port_name = device_namespace(host.name, link, number), f"{link}{number}"
+        name, port_name = make_device_namespace(host.name, link, number), f"{link}{number}"
         host_lines += [
-            _format_veth_pair(port_name, INTERFACE, name),
-            f"link set {port_name} master {INTERFACE}",
+            _format_veth_pair(port_name, HOST_INTERFACE, name),
+            f"link set {port_name} master {HOST_INTERFACE}",
             f"link set {port_name} up",
         ]
-        address = f"address add {addresses[name]}/{prefix} dev {INTERFACE}"
-        device_batches.append(Batch(name, "ip", ("link set lo up", f"link set {INTERFACE} up", address)))
-        shaped_interfaces += [(host.name, port_name, link), (name, INTERFACE, link)]
+        address = f"address add {addresses[name]}/{prefix} dev {HOST_INTERFACE}"
+        device_batches.append(Batch(name, "ip", ("link set lo up", f"link set {HOST_INTERFACE} up", address)))
+        shaped_interfaces += [(host.name, port_name, link), (name, HOST_INTERFACE, link)]
     batches += [Batch(host.name, "ip", tuple(host_lines)), *device_batches]
     for namespace, interface, link in shaped_interfaces:
-        if (rate := rates.gbit_per_s(link)) is not None:
+        if (rate := rates.compute_gbit_per_s(link)) is not None:
             batches.append(Batch(namespace, "tc", (format_shaping(interface, rate),)))
     return batches
 
@@ -227,7 +229,7 @@ def format_shaping(interface: str, rate_gbit_per_s: float) -> str:
     It uses a token bucket, because many kernels lack netem.
     """
     rate_bit_per_s = round(rate_gbit_per_s * 1e9)
-    # After a pause a bucket's worth passes at once, which is to be little of what a collective sends. A bucket smaller than what
-    # the link moves while the machine does something else would not reach the rate.
-    burst_bytes = max(_BURST_BYTES, round(rate_bit_per_s / 8 * _BURST_S))
+    # After a pause, one bucket passes at once, which must be small compared with what a collective sends. A bucket that is smaller
+    # than what the link moves while the machine does something else would not reach the rate.
+    burst_bytes = max(_MIN_BURST_BYTES, round(rate_bit_per_s / 8 * _BURST_S))
     return f"qdisc add dev {interface} root tbf rate {rate_bit_per_s}bit burst {burst_bytes}b latency {_QUEUE_MS}ms"

@@ -1,9 +1,9 @@
 """Emulated Slurm cluster on one machine: start, query, stop, and re-registration of a host with other devices.
 
 Hosts are network namespaces with shaped links. All daemons and jobs share separate process ids and mounts, held by one process.
-So ports do not collide, `/etc` is never touched, and stopping the cluster ends that one process, with which the kernel ends all
-others. One interface is visible outside; through it, Slurm's commands reach the controller with the SLURM_CONF of
-`slurm_environment`.
+Ports therefore do not collide, and `/etc` is never touched. Stopping the cluster ends that process, and the kernel then ends all
+others. Only one interface is visible outside. Slurm's commands use it to reach the controller, with the SLURM_CONF of
+`build_slurm_environment`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from campaign.common.errors import LaunchError
 from campaign.common.processes.command import TIMEOUT_EXIT_CODE, run_command
-from campaign.emulators.hosts.cluster_spec import DESCRIPTION_FILE, Cluster, ClusterSpec, slurm_environment
+from campaign.emulators.hosts.cluster_spec import DESCRIPTION_FILE, Cluster, ClusterSpec, build_slurm_environment
 from campaign.emulators.hosts.network import EmulationUnavailable, NamespaceKeeper, find_program, kill_and_wait
 from campaign.emulators.hosts.topology import (
     BRIDGE,
@@ -55,10 +55,10 @@ class HostStatus:
 class JobStatus:
     """Status of one job as `squeue` prints it.
 
-    Args:
+    Attributes:
         job_id: id of the job.
         state: state of the job.
-        place: hosts of the job, or the reason in parentheses why it waits.
+        place: hosts of the job, or, in parentheses, the reason why it waits.
         name: name of the job.
     """
 
@@ -72,11 +72,11 @@ class JobStatus:
 class ClusterStatus:
     """Status of a cluster.
 
-    Args:
+    Attributes:
         cluster: running cluster; None if no cluster runs in the directory.
         running: running daemons.
         hosts: status of the hosts.
-        missing: daemons that should run and do not.
+        missing: daemons that should run but do not.
         jobs: status of the jobs.
     """
 
@@ -90,13 +90,13 @@ class ClusterStatus:
 def start_cluster(directory: Path, spec: ClusterSpec, report: Report = lambda line: None) -> Cluster:
     """Start a cluster in a directory and return it.
 
-    A process that is killed during the start takes everything it has started with it. Raises LaunchError if something is
-    missing, in the way, or did not start; then nothing runs and only the logs are left.
+    If this process is killed during the start, everything that it started ends too. Raises LaunchError if something is missing,
+    is in the way, or does not start. In this case, nothing is running and only the logs are left.
 
     Args:
         directory: directory of the cluster.
         spec: specification of the cluster.
-        say: callback for messages on the stages.
+        report: callback for messages on the stages.
     """
     directory = directory.absolute()
     cluster_directory.check_path_length(directory, [host.name for host in spec.hosts])
@@ -107,7 +107,9 @@ def start_cluster(directory: Path, spec: ClusterSpec, report: Report = lambda li
         keeper, cluster = _create_hosts(directory, spec, lock)
         try:
             os.pwrite(lock, f"{keeper.held_namespaces.pid}\n".encode(), 0)
-            report(f"hosts: {', '.join(host.name for host in spec.hosts)}; controller at {cluster.control_address}")
+            report(
+                f"Hosts: {', '.join(host.name for host in spec.hosts)}. Address of the controller: {cluster.control_address}."
+            )
             cluster_directory.write_files(cluster)
             _start_daemons(cluster, report)
             (directory / DESCRIPTION_FILE).write_text(cluster.model_dump_json(indent=2), encoding="utf-8")
@@ -120,25 +122,25 @@ def start_cluster(directory: Path, spec: ClusterSpec, report: Report = lambda li
             raise
     finally:
         os.close(lock)
-    report(f"up; SLURM_CONF={cluster.slurm_conf}")
+    report(f"The cluster is running with SLURM_CONF={cluster.slurm_conf}")
     return cluster
 
 
 def stop_cluster(directory: Path, *, any_owner: bool = True) -> bool:
-    """Stop the cluster in a directory, remove its files except the logs, and return whether a cluster was running.
+    """Stop the cluster in a directory, remove its files except the logs, and return True if a cluster was running.
 
     This is a power-off, not a shutdown: jobs are killed, and the accounting is lost.
 
     Args:
         directory: directory of the cluster.
-        anybodys: whether to stop also a cluster that another checkout has started; otherwise it raises LaunchError.
+        any_owner: True to stop also a cluster that another checkout started. If it is False, LaunchError is raised instead.
     """
     directory = directory.absolute()
     pid = cluster_directory.find_keeper_pid(directory)
     if pid is not None:
         if not any_owner and (owner := cluster_directory.find_other_owner(directory)):
             raise LaunchError(
-                f"{directory}: the cluster of {owner}, which is another checkout; stop it there, or name it: "
+                f"{directory}: this cluster was started by another checkout, {owner}; stop it there, or with "
                 f"`campaign cluster down --directory {directory}`"
             )
         cluster_directory.require_keeper_holds_lock(directory, pid)
@@ -160,20 +162,20 @@ def query_status(directory: Path) -> ClusterStatus:
     if cluster_directory.find_keeper_pid(directory) is None:
         return ClusterStatus(None)
     cluster = find_running_cluster(directory)
-    processes = daemons.list_running(cluster)
+    processes = daemons.list_running_daemons(cluster)
     running_names = {process.host if process.daemon == "slurmd" else process.daemon for process in processes}
     required_daemons = ["munged", *(["mariadbd", "slurmdbd"] if cluster.spec.accounting else []), "slurmctld"]
     hosts = [host.name for host in cluster.spec.hosts if host.registration != "cloud"]
-    missing = [name for name in required_daemons if name not in running_names] + [
+    missing_daemons = [name for name in required_daemons if name not in running_names] + [
         f"slurmd of {name}" for name in hosts if name not in running_names
     ]
-    # Without its controller, Slurm's commands only wait.
+    # Without the controller, Slurm's commands would only wait.
     has_controller = "slurmctld" in running_names
     return ClusterStatus(
         cluster,
         processes,
         _query_hosts(cluster) if has_controller else (),
-        tuple(missing),
+        tuple(missing_daemons),
         parse_squeue(_run_slurm_command(cluster, "squeue", "--noheader", "--format=%i|%T|%R|%j"))
         if has_controller
         else (),
@@ -188,7 +190,7 @@ def find_running_cluster(directory: Path) -> Cluster:
             return Cluster.model_validate_json((directory / DESCRIPTION_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise LaunchError(f"{directory}: the cluster is starting or stopping; try again in a moment") from error
-    raise LaunchError(f"{directory}: no cluster is running here; `campaign cluster up` starts one")
+    raise LaunchError(f"{directory}: no cluster is running here; start one with `campaign cluster up`")
 
 
 def register_devices(cluster: Cluster, host: str, devices: int) -> None:
@@ -196,27 +198,27 @@ def register_devices(cluster: Cluster, host: str, devices: int) -> None:
 
     Raises LaunchError if the host is not dynamic, has jobs, has too few device files, or does not come back.
     """
-    host_spec = cluster.spec.host(host)
+    host_spec = cluster.spec.find_host(host)
     if host_spec.registration != "dynamic":
         raise LaunchError(
-            f"{host} is in slurm.conf as {host_spec.registration}; only a dynamic host can come back with other devices"
+            f"{host} is registered as {host_spec.registration}; only a dynamic host can register again with other devices"
         )
     if devices > host_spec.slots:
-        raise LaunchError(f"{host} has device files for {host_spec.slots} devices, not {devices}: raise devices_max")
+        raise LaunchError(f"{host} has device files for {host_spec.slots} devices, not {devices}; increase devices_max")
     if jobs := _run_slurm_command(
         cluster, "squeue", "--noheader", "--states=R,S", f"--nodelist={host}", "--format=%A"
     ).split():
-        raise LaunchError(f"{host} has jobs: {', '.join(jobs)}; drain it and wait until they have ended")
+        raise LaunchError(f"{host} has running jobs: {', '.join(jobs)}; drain the host and wait until they have ended")
     if daemons.find_processes(cluster, "slurmd", host):
         daemons.stop_daemon(cluster, "slurmd", host)
 
     def is_deregistered() -> bool:
-        # Refused for as long as a job completes.
+        # Slurm refuses the deletion while a job completes.
         _run_slurm_command(cluster, "scontrol", "delete", f"nodename={host}")
         return host not in {host_status.name for host_status in _query_hosts(cluster)}
 
     daemons.wait_until_ready(
-        is_deregistered, f"the controller does not forget {host}", cluster, "slurmctld", "slurmctld"
+        is_deregistered, f"the controller does not remove {host}", cluster, "slurmctld", "slurmctld"
     )
     daemons.start_daemon(cluster, "slurmd", host, devices)
     _wait_for_hosts(cluster, {host})
@@ -231,17 +233,17 @@ def _start_daemons(cluster: Cluster, report: Report) -> None:
 
     run = cluster.directory / "run"
     if cluster.spec.accounting:
-        report("database: being made")
+        report("Creating the accounting database.")
         _create_database(cluster)
         start_and_wait("mariadbd", lambda: daemons.is_socket_served(run / "mariadb.sock"), "mariadb")
     start_and_wait("munged", lambda: daemons.is_socket_served(run / "munge.sock"))
     if cluster.spec.accounting:
-        report("slurmdbd: starting")
+        report("Starting slurmdbd.")
         start_and_wait("slurmdbd", lambda: daemons.is_port_served(cluster.control_address, _SLURMDBD_PORT))
-    report("slurmctld: starting")
+    report("Starting slurmctld.")
     start_and_wait("slurmctld", lambda: "is UP" in _run_slurm_command(cluster, "scontrol", "ping"))
     host_names = [host.name for host in cluster.spec.hosts if host.registration != "cloud"]
-    report(f"slurmd: starting on {len(host_names)} hosts")
+    report(f"Starting slurmd on {len(host_names)} hosts.")
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda host: daemons.start_daemon(cluster, "slurmd", host), host_names))
     _wait_for_hosts(cluster, set(host_names))
@@ -253,9 +255,9 @@ def _create_database(cluster: Cluster) -> None:
     options = ["--user=root", "--auth-root-authentication-method=normal", "--skip-test-db"]
     result = run_command([*argv, *options], _DATABASE_TIMEOUT_S)
     if result.code:
-        log = cluster.log_path("mariadb-install-db")
+        log = cluster.get_log_path("mariadb-install-db")
         log.write_text(result.out + result.err, encoding="utf-8")
-        # The cause comes first, and is followed by general advice.
+        # The first lines give the cause, and the others general advice.
         lines = [line.strip() for line in (result.err or result.out).splitlines() if line.strip()]
         raise LaunchError(f"the database could not be created: {' | '.join(lines[:_CAUSE_LINES])} (log: {log})")
 
@@ -266,11 +268,11 @@ def _wait_for_hosts(cluster: Cluster, names: set[str]) -> None:
     def are_ready() -> bool:
         return names <= {host.name for host in _query_hosts(cluster) if host.state.rstrip("*~#$@+-") in _READY_STATES}
 
-    # The first host's log is shown: hosts are alike, and what is wrong with one mostly is with all.
+    # The log of the first host is shown, because a problem mostly affects all hosts.
     first = min(names, default="")
     daemons.wait_until_ready(
         are_ready,
-        f"not all of {', '.join(sorted(names))} became idle",
+        f"not all hosts became ready ({', '.join(sorted(names))})",
         cluster,
         f"slurmd-{first}",
         "slurmd",
@@ -300,14 +302,14 @@ def _run_slurm_command(cluster: Cluster, *argv: str) -> str:
 
     A controller that does not answer is a state, not an error.
     """
-    result = run_command(argv, 10.0, {**os.environ, **slurm_environment(cluster)})
+    result = run_command(argv, 10.0, {**os.environ, **build_slurm_environment(cluster)})
     return "" if result.code == TIMEOUT_EXIT_CODE else result.out
 
 
 def _create_hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[NamespaceKeeper, Cluster]:
     """Create the emulated hosts on the first free network.
 
-    The interface's name is the claim: two clusters cannot create the same interface.
+    The name of the interface claims the network, because two clusters cannot create the same interface.
     """
     routes = subprocess.run(
         [find_program("ip"), "-4", "route"], capture_output=True, text=True, check=True, encoding="utf-8"
@@ -315,7 +317,7 @@ def _create_hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Namesp
     for number, network in enumerate(PRIVATE_NETWORK.subnets(new_prefix=24)):
         if f"{network.network_address}/" in routes:
             continue
-        plan = plan_layout(spec.emulation_spec(), network)
+        plan = plan_layout(spec.to_emulation_spec(), network)
         control, visitor = network[254], network[253]
         interface = f"campaign{number}"
         outside_batch = Batch(
@@ -332,7 +334,7 @@ def _create_hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Namesp
         try:
             with Path("/proc/self/ns/net").open(encoding="utf-8") as network_namespace:
                 keeper = NamespaceKeeper.start(
-                    [(name, name.partition("-")[0]) for name in list_namespaces(spec.emulation_spec())],
+                    [(name, name.partition("-")[0]) for name in list_namespaces(spec.to_emulation_spec())],
                     [outside_batch, *plan.batches, join_batch, visitor_batch],
                     hostname="control",
                     commands=[("mount", "--bind", str(directory / "etc" / "hosts"), "/etc/hosts")],
@@ -353,7 +355,7 @@ def _create_hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Namesp
             interface=interface,
         )
         return keeper, cluster
-    raise LaunchError(f"no network of {PRIVATE_NETWORK} is free: `ip route` says which are taken")
+    raise LaunchError(f"no network in {PRIVATE_NETWORK} is free; list the used ones with `ip route`")
 
 
 def _wait_for_unlink(interface: str) -> None:
@@ -362,6 +364,6 @@ def _wait_for_unlink(interface: str) -> None:
     while Path(f"/sys/class/net/{interface}").exists():
         if time.monotonic() > deadline_s:
             raise LaunchError(
-                f"{interface} is still there {_UNLINK_TIMEOUT_S:g} s after its cluster ended: `ip link delete {interface}`"
+                f"{interface} still exists {_UNLINK_TIMEOUT_S:g} s after its cluster ended; run `ip link delete {interface}`"
             )
         time.sleep(0.02)

@@ -27,10 +27,10 @@ _OWNER_FILE = "run/checkout"
 _CLUSTER_DIRECTORIES = ("etc", "run", "state", "spool", "database", "devices", "bin")
 _MAX_SOCKET_PATH_CHARACTERS = 107
 _RELEASE_TIMEOUT_S = 600.0
-_JOB_NOTES = Path("state/compositions/jobs")
-TEMPLATES = ROOT / "envs" / "cluster"
-PROGRAMS = ROOT / "envs" / "slurm"
-"""What Slurm calls to have hosts composed; the same files as on a site's own cluster."""
+_JOB_NOTES_DIRECTORY = Path("state/compositions/jobs")
+TEMPLATE_DIRECTORY = ROOT / "envs" / "cluster"
+SLURM_PROGRAM_DIRECTORY = ROOT / "envs" / "slurm"
+"""Programs that Slurm calls to compose hosts, the same as on a site's own cluster."""
 _TEMPLATE_BY_PATH = {
     f"etc/{name}": name for name in ("slurm.conf", "gres.conf", "cgroup.conf", "slurmdbd.conf", "my.cnf", "hosts")
 }
@@ -48,14 +48,14 @@ def prepare_directories(directory: Path) -> None:
 
 def check_path_length(directory: Path, hosts: Iterable[str]) -> None:
     """Raise LaunchError if the path of a local socket in the directory would be too long."""
-    # slurmd has one for each step of a job; a batch script's is step 4294967291.
+    # slurmd has one socket per step of a job. The step of a batch script is 4294967291.
     steps = [directory / "spool" / host / f"{host}_999999.4294967291" for host in hosts]
     excess_characters = (
         max(len(str(path)) for path in (directory / "run" / "mariadb.sock", *steps)) - _MAX_SOCKET_PATH_CHARACTERS
     )
     if excess_characters > 0:
         raise LaunchError(
-            f"{directory}: {excess_characters} characters too long for the paths of local sockets; choose a shorter directory"
+            f"{directory}: the path is {excess_characters} characters too long for local sockets; choose a shorter path"
         )
 
 
@@ -65,7 +65,7 @@ def write_files(cluster: Cluster) -> None:
         (cluster.directory / path).write_text(text, encoding="utf-8")
     (cluster.directory / "etc" / "slurmdbd.conf").chmod(0o600)
     (cluster.directory / "bin" / "on-host").chmod(0o755)
-    for program in PROGRAMS.iterdir():
+    for program in SLURM_PROGRAM_DIRECTORY.iterdir():
         if program.name != "settings":
             shutil.copy(program, cluster.directory / "bin" / program.name)
             (cluster.directory / "bin" / program.name).chmod(0o755)
@@ -76,26 +76,28 @@ def write_files(cluster: Cluster) -> None:
         devices = cluster.directory / "devices" / host.name
         devices.mkdir()
         for index in range(host.slots):
-            # The null device under another name: nobody opens it, Slurm only wants it to be there.
+            # The file is the null device under another name. Slurm only requires that it exists.
             os.mknod(devices / f"gpu{index}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
         (cluster.directory / "spool" / host.name).mkdir()
 
 
 def lock_directory(directory: Path) -> int:
-    """Acquire the lock that the keeper holds for its whole life, so that process ids need not be trusted.
+    """Acquire the lock that the keeper holds as long as it runs, so that process ids need not be trusted.
 
     Raises LaunchError if the directory is not suitable or already has a running cluster.
     """
     _require_own_directory(directory)
     if directory.exists() and any(directory.iterdir()) and not (directory / _LOCK_FILE).exists():
-        raise LaunchError(f"{directory}: is not empty and is not the directory of a cluster; choose another one")
+        raise LaunchError(
+            f"{directory}: the directory is not empty and does not belong to a cluster; choose another one"
+        )
     if (descriptor := acquire_lock(directory / _LOCK_FILE, holder="")) is None:
         if owner := find_other_owner(directory):
             raise LaunchError(
-                f"{directory}: the cluster of {owner} is running here, which is another checkout; use it, stop it there, or start "
-                "another one with `campaign cluster up --directory DIRECTORY`"
+                f"{directory}: a cluster of another checkout, {owner}, is running here; use it, stop it there, or start another "
+                "one with `campaign cluster up --directory DIRECTORY`"
             )
-        raise LaunchError(f"{directory}: a cluster is running here already; stop it with `campaign cluster down`")
+        raise LaunchError(f"{directory}: a cluster is already running here; stop it with `campaign cluster down`")
     return descriptor
 
 
@@ -127,22 +129,22 @@ def find_keeper_pid(directory: Path) -> int | None:
 
 
 def require_keeper_holds_lock(directory: Path, pid: int) -> None:
-    """Raise LaunchError if the process does not hold the lock; in another container it may be any process."""
+    """Raise LaunchError if the process does not hold the lock, because in another container the id may be of any process."""
     if not has_file_open(pid, directory / _LOCK_FILE):
         raise LaunchError(
-            f"{directory}: its cluster was started in another container, or by another user; stop it there"
+            f"{directory}: the cluster was started in another container or by another user; stop it there"
         )
 
 
 def _require_own_directory(directory: Path) -> None:
-    # A well-known name under a temporary directory is anybody's to take first.
     """Raise LaunchError if the directory belongs to another user."""
+    # Any user can create a directory with a well-known name in a temporary directory.
     if is_untrusted_directory(directory, trusted_uids=(os.geteuid(), 0)):
-        raise LaunchError(f"{directory}: belongs to another user, or is no directory; choose another directory")
+        raise LaunchError(f"{directory}: this belongs to another user or is not a directory; choose another directory")
 
 
 def remove_cluster_files(directory: Path) -> None:
-    """Remove a cluster's files except its logs and lock; a directory without a cluster's lock is not touched."""
+    """Remove the files of a cluster except its logs and lock. A directory without such a lock is not touched."""
     if not (directory / _LOCK_FILE).exists():
         return
     for name in _CLUSTER_DIRECTORIES:
@@ -153,10 +155,10 @@ def remove_cluster_files(directory: Path) -> None:
 
 def render_files(cluster: Cluster) -> dict[str, str]:
     """Render every configuration file, and return the texts by path in the cluster's directory."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # only a cluster that is made needs them
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # Only the start of a cluster needs them.
 
     templates = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader(TEMPLATE_DIRECTORY),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -169,17 +171,19 @@ def render_files(cluster: Cluster) -> dict[str, str]:
         **{name: getattr(spec, name) for name in type(spec).model_fields},
         "directory": cluster.directory,
         "control_address": cluster.control_address,
-        # Newer controllers answer commands by the name of their machine: without an entry, each answer waits for a name server.
+        # Newer controllers resolve the name of their machine for each answer, which without an entry waits for a name server.
         "outside_address": ip_address(cluster.control_address) - 1,
         "machine": socket.gethostname(),
         "addresses": cluster.addresses,
-        "gres": spec.gres,
+        "gres": spec.format_gres,
         "dynamic": has_dynamic_hosts,
         "cloud": any(host.registration == "cloud" for host in spec.hosts),
         "campaign": shlex.join([sys.executable, "-m", "campaign.cli.main"]),
         "members": ",".join([*static_hosts, *(["composed"] if has_dynamic_hosts else [])]),
         "memory_per_cpu_mib": spec.memory_mib // spec.cpus,
-        "inner_prefixes": {host.name: shlex.join(cluster.held.inner_command_prefix(host.name)) for host in spec.hosts},
+        "inner_prefixes": {
+            host.name: shlex.join(cluster.held.build_inner_command_prefix(host.name)) for host in spec.hosts
+        },
     }
     return {path: templates.get_template(name).render(variables) for path, name in _TEMPLATE_BY_PATH.items()}
 
@@ -193,19 +197,21 @@ class GrantedDevice:
 
 
 def list_granted_devices(cluster: Cluster, environment: Mapping[str, str]) -> tuple[GrantedDevice, ...]:
-    """List the devices that Slurm granted to the step with this environment, on the host that it runs on.
+    """List the devices that Slurm granted to the step with this environment, on the host of the step.
 
-    Raises LaunchError if this is no step of the cluster, or if Slurm granted devices that the host does not have.
+    Raises LaunchError if this is not a step of the cluster, or if Slurm granted devices that the host does not have.
     """
     host = environment.get("SLURMD_NODENAME")
     if host is None or host not in cluster.addresses:
-        raise LaunchError("run this in a job of the cluster: `srun --gres=gpu:2 campaign cluster devices`")
+        raise LaunchError("this is not a job of the cluster; run `srun --gres=gpu:2 campaign cluster devices`")
     indices = [int(word) for word in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.isdigit()]
-    # What is granted has to exist: Slurm also grants devices that it was only told of.
+    # Slurm also grants devices that are registered but do not exist.
     if missing_indices := [
         index for index in indices if not (cluster.directory / "devices" / host / f"gpu{index}").exists()
     ]:
-        raise LaunchError(f"{host}: was granted device {', '.join(map(str, missing_indices))}, which does not exist")
+        raise LaunchError(
+            f"{host}: Slurm granted device {', '.join(map(str, missing_indices))}, which does not exist on this host"
+        )
     return tuple(GrantedDevice(f"{host}/gpu{index}", cluster.spec.model) for index in indices)
 
 
@@ -228,8 +234,8 @@ class OnDemandComposition:
 
 
 def list_on_demand_compositions(directory: Path) -> tuple[OnDemandComposition, ...]:
-    """List all compositions that the cluster in this directory has for jobs."""
-    notes = sorted(path for path in (directory / _JOB_NOTES).glob("[0-9]*") if path.is_dir())
+    """List the on-demand compositions of all jobs of the cluster in this directory."""
+    notes = sorted(path for path in (directory / _JOB_NOTES_DIRECTORY).glob("[0-9]*") if path.is_dir())
     fields = ("configuration", "campaign", "results", "python")
     return tuple(
         OnDemandComposition(note.name, *((note / field).read_text(encoding="utf-8").strip() for field in fields))

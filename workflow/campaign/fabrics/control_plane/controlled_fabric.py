@@ -23,7 +23,7 @@ from campaign.fabrics.control_plane.protocol import ControlPlane, FabricView, Le
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy
-from campaign.fabrics.operations import timing
+from campaign.fabrics.operations import time_operation
 from campaign.fabrics.placement.selection import select_devices
 from campaign.fabrics.protocol import (
     Capabilities,
@@ -108,7 +108,7 @@ class ControlledFabric(Fabric):
         Raises ProtocolViolation if the data are unexpected, because then the control plane is at fault and not this program.
         """
         try:
-            with timing("inventory"):
+            with time_operation("inventory"):
                 reported_view = self.plane.read_view()
             view = merge_duplicate_devices(reported_view, self._state.read())
             devices = (
@@ -117,7 +117,7 @@ class ControlledFabric(Fabric):
             return replace(view, devices=tuple(devices))
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ProtocolViolation(
-                f"{self.plane.client.base}: unexpected data from the control plane ({type(error).__name__}: {error})"
+                f"{self.plane.client.base}: the control plane returned unexpected data ({type(error).__name__}: {error})"
             ) from error
 
     def _keep_view(self, next_step: str, view: FabricView) -> None:
@@ -129,7 +129,6 @@ class ControlledFabric(Fabric):
         return ClaimedView(view, self._state.read(), self._hosts, self._built_in_devices)
 
     def select_devices(self, request: LeaseRequest, inventory: Inventory) -> Selection:
-        # Movable devices count as detached.
         """Choose the devices for a request, counting movable devices as free.
 
         Raises Incompatible if the change would break a rule of the fabric.
@@ -178,9 +177,9 @@ class ControlledFabric(Fabric):
         """Return the fabric ids of the devices that their hosts can use now."""
         return self._host_view.find_visible_devices(composition)
 
-    def devices_to_verify(self, composition: Composition) -> frozenset[str]:
+    def list_devices_to_verify(self, composition: Composition) -> frozenset[str]:
         """Return the fabric ids of the devices that are verified on their hosts."""
-        return self._host_view.devices_to_verify(composition)
+        return self._host_view.list_devices_to_verify(composition)
 
     def rescan_hosts(self, composition: Composition) -> None:
         """Make the hosts of the composition scan for devices."""
@@ -236,7 +235,7 @@ class ControlledFabric(Fabric):
         Raises Busy or Conflict if nothing was changed, PartialFailure with the devices that failed, or OutcomeUnknown.
         """
         lease_id = selection.request.lease_id
-        with self._state.transaction(lease_id), self.plane.client.limit_time():
+        with self._state.lock_transaction(lease_id), self.plane.client.limit_time():
             # The view must be current: some fabrics attach one device to two hosts on request.
             view, self._recent_view = self._read_view(), None
             claimed_view = self._combine_with_claims(view)
@@ -253,10 +252,10 @@ class ControlledFabric(Fabric):
                 self._detach_blocking_devices(view, hosts_to_leave, change.tag)
                 self.plane.attach(change, lambda name, handle: self._store_handle(lease_id, name, handle))
             except (Busy, Conflict):
-                if is_new:  # the fabric changed nothing, so there is nothing to release
+                if is_new:  # The fabric changed nothing, so there is nothing to release.
                     self._drop_claims(lease_id)
                 raise
-            except HostBusy as busy:  # nothing is attached yet; the users of devices found on the host may finish
+            except HostBusy as busy:  # Nothing is attached yet, and the users of the devices on the host may finish.
                 if is_new:
                     self._drop_claims(lease_id)
                 raise Conflict(f"{lease_id}: {busy}", busy.holders or ("a host",)) from busy
@@ -287,12 +286,14 @@ class ControlledFabric(Fabric):
         with self.plane.client.limit_time():
             if lease_id not in self._state.read().leases and lease_id not in self._read_view().tags:
                 return ()
-        with self._state.transaction(lease_id), self.plane.client.limit_time():
+        with self._state.lock_transaction(lease_id), self.plane.client.limit_time():
             claimed_view = self._combine_with_claims(self._read_view())
             change = claimed_view.build_release_change(lease_id)
-            for host, names in change.hosts.items():  # hosts stop using the devices before the fabric detaches them
-                attached = [d for d in claimed_view.view.devices if d.fabric_id in names and d.attached_to == host]
-                self._host_view.drain_devices(host, attached, force=self.force)
+            for host, names in change.hosts.items():  # Hosts stop using the devices before the fabric detaches them.
+                attached_devices = [
+                    d for d in claimed_view.view.devices if d.fabric_id in names and d.attached_to == host
+                ]
+                self._host_view.drain_devices(host, attached_devices, force=self.force)
             partial_failure: PartialFailure | None = None
             try:
                 undetached_ids = set(self.plane.detach(change))
@@ -304,12 +305,12 @@ class ControlledFabric(Fabric):
             } | view_after.find_uncertain_devices(lease_id)
             if not undetached_ids and lease_id in view_after.view.tags:
                 raise FabricError(
-                    f"{lease_id}: the fabric still shows its mark; run 'campaign fabric reconcile --release'"
+                    f"{lease_id}: the fabric still shows the mark of this lease; run 'campaign fabric reconcile --release'"
                 )
             self._drop_claims(lease_id, keep_ids=undetached_ids, view=view_after.view)
             self._keep_view("release", view_after.view)
             if partial_failure is not None:
-                raise partial_failure  # the released devices stay released; the error explains the others
+                raise partial_failure  # The released devices stay released, and the error explains the others.
             self._return_displaced_devices()
             return tuple(sorted(undetached_ids))
 
@@ -321,7 +322,7 @@ class ControlledFabric(Fabric):
         """Attach displaced devices to their original hosts, and return their hosts by fabric id."""
         if not self._state.read().list_displaced_devices():
             return {}
-        with self._state.transaction("what was found on hosts"), self.plane.client.limit_time():
+        with self._state.lock_transaction("the return of displaced devices"), self.plane.client.limit_time():
             return self._return_displaced_devices()
 
     def _return_displaced_devices(self) -> Mapping[str, str]:
@@ -337,7 +338,7 @@ class ControlledFabric(Fabric):
             for name, host in state.list_displaced_devices().items():
                 device = view.find_device(name)
                 if device is None or device.attached_to is not None:
-                    _forget_origin(state, name)  # another user has attached it
+                    _forget_origin(state, name)  # Another user has attached it.
                 else:
                     hosts[host] = (*hosts.get(host, ()), name)
         if not hosts:
@@ -346,7 +347,7 @@ class ControlledFabric(Fabric):
         try:
             self.plane.attach(LeaseChange(Tag("", "", "", time.time(), ()), hosts), lambda name, handle: None)
         except (OutcomeUnknown, PartialFailure) as error:
-            # A lost answer says nothing about single devices, so the view is read again.
+            # A lost answer gives no result for single devices, so the view is read again.
             attach_error, view = error, self._read_view()
         is_incomplete = False
         with self._state.edit() as state:
@@ -372,7 +373,7 @@ class ControlledFabric(Fabric):
         if hosts and not self._host_view.has_agent and not self.force:
             device_names = ", ".join(device.fabric_id for host_devices in hosts.values() for device in host_devices)
             raise HostBusy(
-                f"whether {device_names} are in use on {', '.join(hosts)} is unknown: nobody looks there (see `agent`)"
+                f"it is unknown if {device_names} are in use on {', '.join(hosts)}; configure a host agent (`agent`)"
             )
         for host, host_devices in hosts.items():
             self._host_view.drain_devices(host, host_devices, force=self.force)
@@ -383,7 +384,8 @@ class ControlledFabric(Fabric):
                     state.mark_removed_from_origin(name)
             if undetached_ids:
                 raise PartialFailure(
-                    f"{tag.lease_id}: {', '.join(undetached_ids)} would not leave {host}", failed_ids=undetached_ids
+                    f"{tag.lease_id}: {', '.join(undetached_ids)} could not be detached from {host}",
+                    failed_ids=undetached_ids,
                 )
 
     def preview_requests(self, selection: Selection) -> tuple[list[OutgoingRequest], list[OutgoingRequest]]:

@@ -1,7 +1,7 @@
 """Ownership of devices, from a view of the control plane and the claims in the state file. Pure functions.
 
 A device belongs to a lease if it has the mark of the lease on the fabric, or a claim that the fabric does not contradict. If
-mark and claim disagree, the device counts as held by somebody, and is neither taken nor detached.
+mark and claim disagree, the device counts as held by an unknown user, and is neither taken nor detached.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class ClaimedView:
         hosts = tuple(
             Host(name, spec.cores, spec.memory_gib, holder=holders[name]) for name, spec in self.hosts.items()
         )
-        local = (apply_claim(device, self.state) for device in self.built_in_devices)
-        return Inventory(hosts, (*local, *(self.with_holder(device) for device in self.view.devices)))
+        built_in_devices = (apply_claim(device, self.state) for device in self.built_in_devices)
+        return Inventory(hosts, (*built_in_devices, *(self.add_holder(device) for device in self.view.devices)))
 
-    def with_holder(self, device: Device) -> Device:
+    def add_holder(self, device: Device) -> Device:
         """Return a pooled device with its holder. A device with several holders gets the state `unknown`."""
         if device.others:
             device = replace(device, state="unknown")
@@ -56,9 +56,9 @@ class ClaimedView:
         if slot is not None and slot.lease is not None and is_consistent:
             return replace(device, holder=slot.lease, state=device.state if device.attached_to else "composing")
         if device.holder is None and device.attached_to is not None:
-            return replace(device, holder=f"somebody, on {device.attached_to}")
+            return replace(device, holder=f"an unknown user on {device.attached_to}")
         if device.holder is None and device.state == "reserved":
-            return replace(device, holder="another client that reserved it")
+            return replace(device, holder="another client, which reserved it")
         return device
 
     def list_attached_devices(self, lease_id: str) -> list[Device]:
@@ -70,7 +70,7 @@ class ClaimedView:
         hosts = {host.name for host in lease_claim.hosts} if lease_claim else set(self.hosts)
         attached_devices = []
         for view_device in self.view.devices:
-            device = self.with_holder(view_device)
+            device = self.add_holder(view_device)
             slot = self.state.get_or_create_slot(device.fabric_id)
             on_claimed_host = slot.host in (None, device.attached_to) and slot.found is None
             marked_on_host = view_device.holder == lease_id and device.attached_to in hosts
@@ -102,10 +102,10 @@ class ClaimedView:
         }
         # A device whose two ends disagree was not obtained, although it must still be released.
         pooled_devices = {d.fabric_id: d for d in self.list_attached_devices(lease_id) if d.state != "unknown"}
-        hosts = [_with_attached_devices(host, pooled_devices) for host in lease_claim.hosts] if lease_claim else []
+        hosts = [_replace_claimed_devices(host, pooled_devices) for host in lease_claim.hosts] if lease_claim else []
         for name in dict.fromkeys(d.attached_to for d in pooled_devices.values()):
             if name in self.hosts and name not in {host.name for host in hosts}:
-                hosts.append(_with_attached_devices(ClaimedHost(name=str(name)), pooled_devices))
+                hosts.append(_replace_claimed_devices(ClaimedHost(name=str(name)), pooled_devices))
         composition = build_composition(
             self.hosts, (host for host in hosts if host.name in self.hosts), built_in_devices | pooled_devices
         )
@@ -140,11 +140,16 @@ class ClaimedView:
         if device_holders := {d.fabric_id: str(d.holder) for d in selected_devices if d.holder not in (None, lease_id)}:
             raise _build_conflict(lease_id, device_holders)
         if failed_ids := [d.fabric_id for d in selected_devices if d.health == "critical"]:
-            raise Unhealthy(f"{lease_id}: failed since they were selected: {', '.join(failed_ids)}", failed_ids)
-        if unusable := [
+            raise Unhealthy(
+                f"{lease_id}: devices have failed since they were selected: {', '.join(failed_ids)}", failed_ids
+            )
+        if unusable_devices := [
             f"{d.fabric_id} is {d.state}" for d in selected_devices if d.holder is None and d.state != "free"
         ]:
-            raise Conflict(f"{lease_id}: not free on the fabric: {', '.join(unusable)}", ("the fabric",))
+            raise Conflict(
+                f"{lease_id}: selected devices are not free on the fabric: {', '.join(unusable_devices)}",
+                ("the fabric",),
+            )
         holders = {host.host: self.view.holders.get(host.host, lease_id) for host in selection.hosts}
         if host_holders := {name: holder for name, holder in holders.items() if holder != lease_id}:
             raise _build_conflict(lease_id, host_holders)
@@ -167,7 +172,7 @@ class ClaimedView:
             if holder == lease_id:
                 hosts.setdefault(name, {})
         # A device that another user holds by now must not be detached.
-        holders = {d.fabric_id: self.with_holder(d).holder for d in self.view.devices}
+        holders = {d.fabric_id: self.add_holder(d).holder for d in self.view.devices}
         ids_by_host = {
             host: tuple(n for n in names if holders.get(n) in (None, lease_id)) for host, names in hosts.items()
         }
@@ -196,7 +201,7 @@ def _merge_ends(ends: Sequence[Device], slot: DeviceSlot | None) -> Device:
     """Merge the entries of one device, starting with the end that it was claimed for."""
     first = next((end for end in ends if slot is not None and end.attached_to == slot.host), ends[0])
     other_holders = (
-        f"somebody, on {end.attached_to}" if end.holder in (None, first.holder) else str(end.holder)
+        f"an unknown user on {end.attached_to}" if end.holder in (None, first.holder) else str(end.holder)
         for end in ends
         if end is not first
     )
@@ -205,8 +210,10 @@ def _merge_ends(ends: Sequence[Device], slot: DeviceSlot | None) -> Device:
 
 def _build_conflict(lease_id: str, holders: Mapping[str, str]) -> Conflict:
     """Build the error that names the holders of hosts or devices."""
-    held_items = ", ".join(f"{name} by {holder}" for name, holder in holders.items())
-    return Conflict(f"{lease_id}: no longer free: {held_items}", dict.fromkeys(holders.values()))
+    held_items = ", ".join(f"{name} is held by {holder}" for name, holder in holders.items())
+    return Conflict(
+        f"{lease_id}: selected hosts or devices are no longer free: {held_items}", dict.fromkeys(holders.values())
+    )
 
 
 def select_pooled(devices: Sequence[str], storage: Sequence[str], view: FabricView) -> tuple[str, ...]:
@@ -215,7 +222,7 @@ def select_pooled(devices: Sequence[str], storage: Sequence[str], view: FabricVi
     return tuple(name for name in (*devices, *storage) if name in pooled_ids)
 
 
-def _with_attached_devices(host: ClaimedHost, pooled_devices: Mapping[str, Device]) -> ClaimedHost:
+def _replace_claimed_devices(host: ClaimedHost, pooled_devices: Mapping[str, Device]) -> ClaimedHost:
     """Return a claimed host with the devices that the fabric really attached to it.
 
     Requested devices that are attached elsewhere are removed, and additional attached devices are added.
@@ -235,7 +242,7 @@ def _with_attached_devices(host: ClaimedHost, pooled_devices: Mapping[str, Devic
     ]
     return host.model_copy(
         update={
-            "devices": (*keep_attached(host.devices), *(d.fabric_id for d in extra_devices if d.computes)),
+            "devices": (*keep_attached(host.devices), *(d.fabric_id for d in extra_devices if d.can_compute)),
             "storage": (*keep_attached(host.storage), *(d.fabric_id for d in extra_devices if d.kind == STORAGE_KIND)),
         }
     )

@@ -20,7 +20,7 @@ from campaign.fabrics.protocol import Capabilities, Tag
 from campaign.spec.hardware import Device, list_pool_devices
 from campaign.spec.site_hardware import PoolSpec
 
-if TYPE_CHECKING:  # a system without a control plane needs no HTTP
+if TYPE_CHECKING:  # A system without a control plane does not need HTTP.
     from campaign.fabrics.http.client import HttpClient
 
 
@@ -37,8 +37,7 @@ class FabricView:
         holders: lease id or other holder of each held host, by its name in the system file.
         shared_hosts: further holders of hosts that several users hold; no lease holds these hosts.
         p2p: True for hosts whose devices can reach each other through the fabric, False if they cannot. Hosts for which the
-            fabric
-            does not report it are left out.
+            fabric does not report it are left out.
         tags: our leases that are marked on the fabric; their `devices` are the devices that the fabric shows for them.
         movable: devices that are available although they are attached to a host, because the system file permits it.
     """
@@ -69,8 +68,7 @@ class LeaseChange:
     Attributes:
         tag: mark of the lease.
         hosts: fabric ids of devices by host name (of the system file), in the order of the selection. A host may have no
-            devices:
-            adapters that reserve hosts on the fabric reserve it as well, other adapters ignore it.
+            devices: adapters that reserve hosts on the fabric reserve it as well, other adapters ignore it.
         handles: ids that any process passed to `RememberHandle` for this lease before.
         p2p: True if the devices of a host shall reach each other through the fabric. Adapters without this function never get
             True.
@@ -126,8 +124,7 @@ class ControlPlane(Protocol):
         """Return the reason why a host cannot reach a drawer, by drawer and host.
 
         See `fabrics.protocol.ControlPlaneAccess`. Call it after `read_view`. Default: all hosts reach the drawers that
-        `list_banks`
-        returns for them.
+        `list_banks` returns for them.
         """
         return {}
 
@@ -172,17 +169,18 @@ class ControlPlaneOptions(ConnectionOptions):
     """Options of every adapter of a control plane."""
 
     hosts: dict[str, str] = Field(
-        default_factory=dict, description="the fabric's name or id of a host, where it is not the system file's"
+        default_factory=dict,
+        description="name or id of each host on the fabric, if it differs from the name in the system file",
     )
     models: dict[str, str] = Field(
         default_factory=dict,
-        description="the system file's name of a device model, by what the fabric calls it (`NVIDIA A100-PCIE-40GB: a100-40gb`)",
+        description="name of a device model in the system file, by its name on the fabric (`NVIDIA A100-PCIE-40GB: a100-40gb`)",
     )
     agent: AgentOptions = Field(
-        default=AgentOptions(), description="how the devices of a host are listed and released there"
+        default=AgentOptions(), description="host agent, which lists the devices of a host and takes them out of use"
     )
 
-    def model(self, fabric_model: str) -> str:
+    def map_model(self, fabric_model: str) -> str:
         """Return the name in the system file of a device model as the fabric names it."""
         return self.models.get(fabric_model, "-".join(fabric_model.lower().split()))
 
@@ -195,7 +193,5 @@ class OptionsWithoutLogin(ControlPlaneOptions):
         """Reject credentials, because the control plane has no login."""
         credentials = self.credentials
         if credentials.password_env or credentials.file:
-            raise ValueError(
-                "`credentials` are given, and nobody asks for them: this control plane has no login; remove them"
-            )
+            raise ValueError("this control plane has no login; remove `credentials`")
         return self

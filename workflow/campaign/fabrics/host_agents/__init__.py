@@ -16,31 +16,34 @@ class AgentOptions(StrictOptions):
 
     kind: Literal["none", "local", "ssh", "http"] = Field(
         default="none",
-        description="`none`: hosts are not inspected; `local`: this machine is the host; `ssh`: by commands through ssh; "
-        "`http`: an inventory service of the site tells what each host enumerates (looks only)",
+        description="`none`: hosts are not inspected; `local`: this machine is the host; `ssh`: hosts run commands through ssh; "
+        "`http`: an inventory service of the site lists the devices of each host, but cannot take them out of use",
     )
     command: tuple[str, ...] = Field(
-        default=("ssh", "-o", "BatchMode=yes", "{host}"), description="for `ssh`: what runs a command on a host"
+        default=("ssh", "-o", "BatchMode=yes", "{host}"),
+        description="for `ssh`: command that runs another command on a host",
     )
     sudo: tuple[str, ...] = Field(
-        default=("sudo", "-n"), description="what makes a command run as root on the host; empty: nothing"
+        default=("sudo", "-n"),
+        description="words before a command that needs root on the host; empty if none are needed",
     )
     url: str | None = Field(
-        default=None, description="for `http`: address with `{host}`, which gives a JSON list of devices"
+        default=None, description="for `http`: address with `{host}` that returns a JSON list of devices"
     )
     virtual_machine: bool = Field(
-        default=False, description="hosts are virtual machines, where devices are removed through sysfs"
+        default=False, description="hosts are virtual machines, in which devices are removed through sysfs"
     )
     ca_file: str | None = Field(
         default=None,
-        description="for `http`: certificates of the authority that signed the service's; default: the machine's own",
+        description="for `http`: file with the CA certificates that verify the service; default: those of this machine",
     )
     look_s: Annotated[float, Field(gt=0)] = Field(
-        default=30.0, description="seconds that one command on a host, or one answer about it, may take"
+        default=30.0,
+        description="timeout of one command on a host, or of one answer of the inventory service, in seconds",
     )
     detach_s: Annotated[float, Field(gt=0)] = Field(
         default=120.0,
-        description="seconds that a host may take to let a device go before it is given up, with who holds it",
+        description="timeout for taking a device out of use, in seconds. The error message then names the users of the device",
     )
 
 
@@ -58,5 +61,7 @@ def open_agent(options: AgentOptions, hosts: int) -> HostAgent | None:
     from campaign.fabrics.host_agents import shell
 
     if options.kind == "local" and hosts != 1:
-        raise ConfigError(f"agent: kind local looks at this machine, and there are {hosts} hosts; use ssh")
+        raise ConfigError(
+            f"agent: kind local inspects only this machine, but the system has {hosts} hosts; use kind ssh"
+        )
     return shell.open_agent(options)

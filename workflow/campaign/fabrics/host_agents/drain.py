@@ -1,4 +1,4 @@
-"""Take a device out of use on its host, in the order that drivers survive.
+"""Removal of devices from use on their host, in an order that drivers survive.
 
 GPU: no process computes on it -> persistence mode off -> no file of it is open -> drain -> its device file is removed -> off the
 bus. While other GPUs remain, NVIDIA's driver removes it (`nvidia-smi drain -r`). The last GPU cannot be removed as long as the
@@ -9,8 +9,8 @@ card: no address, no route -> off the bus.
 A write to sysfs can hang forever in the kernel. It is done in the background and watched; an attempt that hangs is reported, not
 repeated. Each completed step is skipped, so an interrupted sequence can be restarted with the same result.
 
-Unverified: written from NVIDIA's documentation and from the practice of operators of composable hosts; not run against a real
-GPU. The scheduler is not informed: the caller must have taken the host out of its control.
+Unverified: the sequence follows NVIDIA's documentation and the practice of operators of composable hosts, and was not run with a
+real GPU. The scheduler is not informed, so the caller must first take the host out of its control.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class _BusRemoval:
         """Take the device out of use and remove it from the bus."""
         self._deadline_s = time.monotonic() + self._settings.detach_s
         usage = self._read_usage()
-        if usage.driver != "nvidia":  # a drive, a card, or a GPU whose modules an earlier attempt unloaded
+        if usage.driver != "nvidia":  # It is a drive, a card, or a GPU whose modules an earlier attempt unloaded.
             self._remove_with_sysfs(self._wait_until_unused(self._list_users))
             return
         if not usage.draining and usage.persistent:
@@ -134,7 +134,7 @@ class _BusRemoval:
             self._drain_gpu()
         for file in usage.nodes:
             self._run_checked("rm", "-f", file)
-        usage = self._wait_until_unused(self._list_users)  # a process may have started between the check and the drain
+        usage = self._wait_until_unused(self._list_users)  # A process may have started between the check and the drain.
         other_gpus = [address for address in usage.gpus if address != self._address]
         if other_gpus and not self._settings.virtual_machine:
             self._remove_with_driver()
@@ -191,8 +191,8 @@ class _BusRemoval:
         """
         while (usage := self._read_usage()).present or usage.removing:
             if time.monotonic() >= self._deadline_s:
-                hang_message = "is still being removed: the kernel waits for its users"
-                problem = hang_message if usage.removing else "is still on the bus, although it was removed"
+                hang_message = "is still being removed, because the kernel waits for its users,"
+                problem = hang_message if usage.removing else "is still on the bus although it was removed,"
                 raise self._build_busy_error((*usage.removing, *usage.files), problem)
             time.sleep(self._settings.poll_s)
 
@@ -205,7 +205,7 @@ class _BusRemoval:
             return parse.parse_usage(result.out)
         except FabricError as error:
             raise FabricError(
-                f"{self._name}: its users cannot be listed: {error}; {result.err.strip()[:300]}"
+                f"{self._name}: the users of the device cannot be listed: {error}; {result.err.strip()[:300]}"
             ) from error
 
     def _list_users(self, usage: DeviceUsage) -> tuple[str, ...]:
@@ -215,8 +215,8 @@ class _BusRemoval:
         other_driver = (
             (f"driver {usage.driver}",) if self._device.kind == "gpu" and usage.driver not in ("", "nvidia") else ()
         )
-        forceable = (*other_driver, *usage.computing, *usage.files, *usage.addresses)
-        return usage.claimed if self._force else (*usage.claimed, *forceable)
+        forceable_users = (*other_driver, *usage.computing, *usage.files, *usage.addresses)
+        return usage.claimed if self._force else (*usage.claimed, *forceable_users)
 
     def _wait_until_unused(self, list_users: Callable[[DeviceUsage], tuple[str, ...]]) -> DeviceUsage:
         """Wait until the device has no users, and return its usage. Raises HostBusy at the deadline."""
@@ -241,17 +241,16 @@ class _BusRemoval:
         if any(word in result.summary.lower() for word in _IN_USE_MESSAGES):
             return self._build_busy_error((result.summary,))
         return FabricError(
-            f"{self._name}: `{command}` ended with {result.code}: "
-            f"{result.summary}; the fabric keeps the device until the host lets it go: "
-            "see to it on the host, then release again"
+            f"{self._name}: `{command}` ended with exit code {result.code}: {result.summary}; the device stays attached; "
+            "solve the problem on the host, then repeat the release"
         )
 
     def _build_busy_error(self, holders: Sequence[str], problem: str = "is in use") -> HostBusy:
         """Build the error that names the users of the device and what to do about them."""
-        advice = "end them on the host, then release again"
+        advice = "end them on the host, then repeat the release"
         if any("nvidia-persistenced" in holder for holder in holders):
             advice = f"stop nvidia-persistenced (systemctl stop nvidia-persistenced); {advice}"
-        users = "; ".join(holders) or "nobody was found"
+        users = "; ".join(holders) or "no users were found"
         return HostBusy(
-            f"{self._name} {problem} after {self._settings.detach_s:g} s (detach_s): {users}; {advice}", holders
+            f"{self._name} {problem} after {self._settings.detach_s:g} s (detach_s). Users: {users}; {advice}", holders
         )

@@ -28,13 +28,11 @@ def open_agent(options: AgentOptions) -> HttpInventoryAgent:
     Raises ConfigError if the address has no `{host}`, or if `ca_file` is not a certificate file.
     """
     if options.url is None:
-        raise ConfigError(
-            "agent: url is missing; kind http needs an address such as https://inventory.example/{host}/devices"
-        )
+        raise ConfigError("agent: kind http needs a url such as https://inventory.example/{host}/devices")
     if not (options.url.startswith(("http://", "https://")) and "{host}" in options.url):
-        raise ConfigError(f"agent: url: {options.url!r} must be an http(s) address with {{host}} in it")
+        raise ConfigError(f"agent: url: {options.url!r} must be an http(s) address that contains {{host}}")
     if "@" in urlsplit(options.url).netloc:
-        raise ConfigError("agent: url: an address cannot have a user or password in it; use one without a login")
+        raise ConfigError("agent: url: the address must not contain a user or password; use a service without a login")
     if options.ca_file is not None:
         try:
             ConnectionOptions(url="https://host", ca_file=options.ca_file).create_tls_context()
@@ -47,6 +45,8 @@ _NonNegative = Annotated[int, Field(strict=True, ge=0)]
 
 
 class _ListedLink(BaseModel):
+    """PCIe link of a device in an answer of the inventory service."""
+
     width: _NonNegative
     gen: _NonNegative
     width_max: _NonNegative
@@ -54,6 +54,8 @@ class _ListedLink(BaseModel):
 
 
 class _ListedDevice(BaseModel):
+    """Device in an answer of the inventory service."""
+
     identity: str
     address: str = ""
     kind: str = "gpu"
@@ -80,17 +82,18 @@ class HttpInventoryAgent:
         """Return the devices that the service lists for a host. Raises FabricError if the answer is invalid."""
         url, answer = self._fetch_inventory(host)
         if not isinstance(answer.body, list):
-            raise FabricError(f"{url}: a JSON list of devices was expected, got: {answer.summarize()}")
+            raise FabricError(f"{url}: the answer is not a JSON list of devices: {answer.summarize()}")
         try:
             entries = [_ListedDevice.model_validate(entry) for entry in answer.body]
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             key = ".".join(map(str, problem["loc"]))
-            raise FabricError(f"{url}: an entry describes no device: {key}: {problem['msg']}") from error
+            raise FabricError(f"{url}: an entry is not a valid device: {key}: {problem['msg']}") from error
         self._users[host] = {
-            normalize_identity(listed.identity): tuple(map(str, listed.users or ())) for listed in entries
+            normalize_identity(inventory_entry.identity): tuple(map(str, inventory_entry.users or ()))
+            for inventory_entry in entries
         }
-        return tuple(listed.to_host_device() for listed in entries)
+        return tuple(inventory_entry.to_host_device() for inventory_entry in entries)
 
     def rescan(self, host: str) -> None:
         """Do nothing, because the service cannot make a host scan."""
@@ -111,7 +114,10 @@ class HttpInventoryAgent:
                 f"{identity} by {', '.join(users)}" for identity, users in users_by_identity.items()
             )
             holders = [user for users in users_by_identity.values() for user in users]
-            raise HostBusy(f"{host}: in use: {description}; end them on the host, then release again", holders)
+            raise HostBusy(
+                f"{host}: devices are in use: {description}; end their users on the host, then repeat the release",
+                holders,
+            )
 
     def close(self) -> None:
         """Close the connections to the service."""
@@ -129,5 +135,5 @@ class HttpInventoryAgent:
             )
         answer = self._clients[origin].get(url.removeprefix(origin))
         if not answer.is_success:
-            raise FabricError(f"GET {url}: refused: {answer.summarize()}")
+            raise FabricError(f"GET {url}: the service refuses the request: {answer.summarize()}")
         return url, answer

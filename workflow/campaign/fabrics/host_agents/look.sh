@@ -1,17 +1,17 @@
-# What a host enumerates: GPUs, NVMe drives and network cards, with their PCI links. Changes nothing.
-# usage: sh look.sh ROOT - ROOT is empty for the machine itself. Output: see parse.devices.
+# List the GPUs, NVMe drives and network cards of a host with their PCI links. The script changes nothing.
+# Usage: sh look.sh ROOT. ROOT is empty for the machine itself. parse.parse_devices parses the output.
 LC_ALL=C; export LC_ALL
 root=$1
 tab=$(printf '\t')
 
-# The first line of a file, without the blanks around it; nothing when it cannot be read.
+# Print the first line of a file without surrounding blanks, or nothing if the file cannot be read.
 first() {
     value=
     if [ -r "$1" ]; then read -r value < "$1"; fi 2> /dev/null
     printf '%s' "$value" | tr '\t' ' '
 }
 
-# Sets p to the directory of the PCI function that $1 belongs to.
+# Set p to the directory of the PCI function to which $1 belongs.
 function_of() {
     p=$(readlink -f "$1") || return 1
     while [ -n "$p" ]; do
@@ -23,7 +23,8 @@ function_of() {
     return 1
 }
 
-# One line: kind, identity, model, address, driver; width and speed as trained and possible; what the port above can do.
+# Print one line: kind, identity, model, address, driver, current and maximum width and speed, maximum width and speed of the port
+# above.
 line() {
     driver=$(readlink "$p/driver")
     printf '%s\t%s\t%s\t%s\t%s' "$1" "$2" "$3" "${p##*/}" "${driver##*/}"
@@ -64,7 +65,7 @@ for drive in "$root"/sys/class/nvme/nvme*; do
 done
 for net in "$root"/sys/class/net/*; do
     if [ -e "$net/device" ] && function_of "$net/device"; then
-        mac=$(first "$net/bonding_slave/perm_hwaddr")  # a card in a bond shows the bond's own otherwise
+        mac=$(first "$net/bonding_slave/perm_hwaddr")  # In a bond, the other file has the address of the bond.
         line nic "${mac:-$(first "$net/address")}" "$(first "$p/vendor"):$(first "$p/device")"
     fi
 done

@@ -1,4 +1,4 @@
-"""Parsers of what hosts print about their devices. Pure functions.
+"""Parsers for the output of hosts about their devices. Pure functions.
 
 Links: lanes and generation are those of nvidia-smi or sysfs. The current generation of an idle GPU is not reliable, because
 the GPU trains its link down to save power and up again under load. Therefore the current generation of a GPU counts only in
@@ -21,7 +21,7 @@ _ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7]
 _GENERATION_BY_SPEED = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4, "32": 5, "32.0": 5, "64.0": 6}
 _NO_GPU_MESSAGES = ("no devices were found", "couldn't communicate with the nvidia driver")
 _FULL_PERFORMANCE_STATE = "P0"
-_INCOMPLETE_OUTPUT = "its output is incomplete; check the host, and try again"
+_INCOMPLETE_OUTPUT = "the output is incomplete; check the host and try again"
 
 
 def normalize_pci_address(text: str) -> str:
@@ -40,8 +40,7 @@ def parse_sections(text: str, last: str = "end") -> dict[str, list[str]]:
     """Split the output of a script into lines by section.
 
     A section begins with a line `== name`. Words after the name are the first line of the section. Raises FabricError if the
-    section
-    `last` is missing, so that incomplete output is not taken for few devices.
+    section `last` is missing, so that incomplete output is not taken for a short list of devices.
     """
     lines_by_section: dict[str, list[str]] = {}
     lines: list[str] = []
@@ -79,7 +78,7 @@ def _reports_no_gpu(lines: Sequence[str]) -> bool:
 def _build_command_error(command: str, lines: Sequence[str], code: int) -> FabricError:
     """Build the error for a command that failed."""
     output_text = " ".join(" ".join(lines).split())[:300]
-    return FabricError(f"{command} ended with {code}: {output_text or '(no output)'}")
+    return FabricError(f"{command} ended with exit code {code}: {output_text or '(no output)'}")
 
 
 def _parse_gpu(line: str) -> HostDevice | None:
@@ -117,7 +116,7 @@ def parse_generation(speed: str) -> int:
 
 def _build_link(width: int, gen: int, width_max: int, gen_max: int, *, current_is_reliable: bool = True) -> Link | None:
     """Build a PCIe link from current and maximum lanes and generation. Returns None if there is no link."""
-    if not 0 < width <= 32 or not width_max or not gen_max:  # sysfs shows 0, 63 or 255 lanes if there is no link
+    if not 0 < width <= 32 or not width_max or not gen_max:  # sysfs shows 0, 63 or 255 lanes without a link.
         return None
     return Link(width, gen if current_is_reliable and gen else gen_max, width_max, gen_max)
 
@@ -228,8 +227,8 @@ def parse_usage(text: str) -> DeviceUsage:
     """
     parts = parse_sections(text)
     routes = [line.split() for line in parts.get("routes", [])]
-    default = [f"default route through {f[0]}" for f in routes if len(f) > 7 and f[1] == f[7] == "0" * 8]
-    default += [
+    default_routes = [f"default route through {f[0]}" for f in routes if len(f) > 7 and f[1] == f[7] == "0" * 8]
+    default_routes += [
         f"default route through {f[-1]}" for f in map(str.split, parts.get("routes6", [])) if f[:2] == ["0" * 32, "00"]
     ]
     mounts = [f"mounted on {line.strip()}" for line in parts.get("mounts", [])]
@@ -243,9 +242,9 @@ def parse_usage(text: str) -> DeviceUsage:
         persistent=any(line.strip() == "Enabled" for line in parts.get("persistence", [])),
         computing=parse_computing_processes(parts.get("apps", []), _parse_count((parts.get("apps-ended") or ["0"])[0])),
         files=tuple(map(_describe_process, parts.get("files", []))),
-        claimed=tuple(dict.fromkeys([*mounts, *parts.get("claims", []), *default])),
+        claimed=tuple(dict.fromkeys([*mounts, *parts.get("claims", []), *default_routes])),
         addresses=_describe_addresses(parts),
-        removing=tuple(f"pid {line} removing it" for line in parts.get("writers", [])),
+        removing=tuple(f"pid {line} (removal in progress)" for line in parts.get("writers", [])),
     )
 
 
@@ -268,7 +267,7 @@ def parse_computing_processes(lines: Sequence[str], code: int = 0) -> tuple[str,
     if code != 0:
         raise _build_command_error("nvidia-smi --query-compute-apps", lines, code)
     columns = [line.partition(",") for line in lines]
-    return tuple(f"pid {pid.strip()} {name.strip()} computing" for pid, comma, name in columns if comma)
+    return tuple(f"pid {pid.strip()} {name.strip()} (computing)" for pid, comma, name in columns if comma)
 
 
 def _describe_process(line: str) -> str:

@@ -1,10 +1,10 @@
-# Take a PCI function off the bus, and do not wait for it longer than told: the kernel waits for whoever uses it, for ever.
-# usage: sh remove.sh FILE SECONDS - FILE is the function's `remove`. Ends with 75 when the removal still runs.
+# Remove a PCI function from the bus, and wait at most SECONDS, because the kernel waits without a limit for the users of the function.
+# Usage: sh remove.sh FILE SECONDS. FILE is the file `remove` of the function. The exit code is 75 if the removal is still running.
 LC_ALL=C; export LC_ALL
 path=$1 left=$(($2 * 10))
 [ -e "$path" ] || exit 0
 note=$(mktemp -d) || exit 1
-# Nothing of the session is left open in the background: ssh would wait for it.
+# The background process keeps no stream of the session open, because ssh would wait for it.
 (
     echo 1 > "$path"
     echo $? > "$note/code.new"

@@ -1,8 +1,7 @@
 """Host agent that runs commands on this machine (`local`) or through ssh. The commands are the same in both cases.
 
 A host needs a POSIX shell (through ssh also as the login shell), find, sed, grep and stat, and NVIDIA's tools if it has GPUs.
-GPUs
-are those of NVIDIA, drives are NVMe drives on PCI, and network cards are PCI functions with an interface, one per port. Each
+Only GPUs of NVIDIA, NVMe drives on PCI, and network cards (PCI functions with an interface, one per port) are listed. Each
 listing is one command, so it costs one connection. Commands that change a host or list the users of a device run as root through
 `sudo`, because only root sees the open files of other users.
 """
@@ -23,9 +22,9 @@ from campaign.spec.hardware import normalize_identity
 
 _HOST_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SSH_ERROR_CODE = 255
-# Printed last: ssh and what stands for it have exit codes of their own, 0 and 255 among them.
-_PROOF = ("sh", "-c", '"$@"; printf "\\ncampaign-ended %s\\n" "$?"', "campaign-command")
-_ENDED = re.compile(r"\ncampaign-ended (\d+)\n")
+# The proof is printed last, because ssh and its substitutes also end with exit codes of their own, such as 0 and 255.
+_EXIT_CODE_WRAPPER = ("sh", "-c", '"$@"; printf "\\ncampaign-ended %s\\n" "$?"', "campaign-command")
+_EXIT_CODE_LINE = re.compile(r"\ncampaign-ended (\d+)\n")
 
 
 def open_agent(options: AgentOptions, *, root: Path = Path("/"), processes: Path = Path("/proc")) -> ShellAgent:
@@ -40,7 +39,7 @@ def open_agent(options: AgentOptions, *, root: Path = Path("/"), processes: Path
     """
     if options.kind == "ssh" and not any("{host}" in word for word in options.command):
         raise ConfigError(
-            f"agent: command: {shlex.join(options.command)!r} has no {{host}}; give one such as "
+            f"agent: command: {shlex.join(options.command)!r} does not contain {{host}}; use one such as "
             "[ssh, -o, BatchMode=yes, '{host}']"
         )
     settings = HostSettings(
@@ -66,7 +65,9 @@ class ShellAgent:
         try:
             return parse.parse_devices(result.out)
         except (FabricError, ValueError) as error:
-            raise FabricError(f"{host}: its devices cannot be listed: {error}; {result.err.strip()[:300]}") from error
+            raise FabricError(
+                f"{host}: the devices of the host cannot be listed: {error}; {result.err.strip()[:300]}"
+            ) from error
 
     def rescan(self, host: str) -> None:
         """Make the kernel of a host scan the PCI bus. Raises FabricError if the command fails."""
@@ -75,7 +76,7 @@ class ShellAgent:
         result = self._run(host, command, self._settings.look_s)
         if result.code != 0:
             raise FabricError(
-                f"{host}: `echo 1 > {file}` ended with {result.code}: {result.summary}; check `sudo` of the agent's options"
+                f"{host}: `echo 1 > {file}` ended with exit code {result.code}: {result.summary}; check `sudo` of the agent"
             )
 
     def detach(self, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
@@ -103,12 +104,12 @@ def _find_current_device(device: HostDevice, host_devices: Sequence[HostDevice])
             and normalize_identity(candidate.identity) == normalize_identity(device.identity)
         ):
             return candidate
-    unidentified = (candidate for candidate in host_devices if not (candidate.identity and device.identity))
+    unidentified_devices = (candidate for candidate in host_devices if not (candidate.identity and device.identity))
     address = normalize_identity(device.address)
     return next(
         (
             candidate
-            for candidate in unidentified
+            for candidate in unidentified_devices
             if address and candidate.kind == device.kind and normalize_identity(candidate.address) == address
         ),
         None,
@@ -123,7 +124,7 @@ def run_locally(host: str, command: Sequence[str], timeout_s: float) -> HostComm
     try:
         result = run_command(command, timeout_s)
     except OSError as error:
-        raise FabricError(f"{host}: {command[0]} cannot be run: {error.strerror or error}") from error
+        raise FabricError(f"{host}: the command {command[0]} cannot be run: {error.strerror or error}") from error
     if result.code == TIMEOUT_EXIT_CODE:
         raise FabricError(
             f"{host}: `{_abbreviate_command(command)}` did not end within "
@@ -142,21 +143,20 @@ def build_remote_runner(template: Sequence[str]) -> RunCommand:
         """Run a command on a host through `template`. Raises FabricError if the host cannot be reached."""
         if not _HOST_PATTERN.fullmatch(host):
             raise FabricError(
-                f"host {host!r} is not a valid name for ssh; allowed are letters, digits and, inside the name, . _ -"
+                f"host {host!r} is not a valid name for ssh; use letters, digits and, inside the name, the signs . _ -"
             )
         ssh_command = [word.replace("{host}", host) for word in template]
-        result = run_locally(host, [*ssh_command, shlex.join((*_PROOF, *command))], timeout_s)
-        if endings := list(_ENDED.finditer(result.out)):
+        result = run_locally(host, [*ssh_command, shlex.join((*_EXIT_CODE_WRAPPER, *command))], timeout_s)
+        if endings := list(_EXIT_CODE_LINE.finditer(result.out)):
             return HostCommandResult(int(endings[-1][1]), result.out[: endings[-1].start()], result.err)
         if result.code == _SSH_ERROR_CODE:
             raise FabricError(
-                f"{host}: cannot be reached by `{shlex.join(ssh_command)}`: "
-                f"{result.summary}; it must log in without a password (BatchMode)"
+                f"{host}: `{shlex.join(ssh_command)}` cannot reach the host: {result.summary}; "
+                "the command must log in without a password (BatchMode)"
             )
         raise FabricError(
-            f"{host}: `{shlex.join(ssh_command)}` ended with {result.code}, but "
-            f"the command did not end on the host: {result.summary}; "
-            "check that it runs the command that it is given"
+            f"{host}: `{shlex.join(ssh_command)}` ended with exit code {result.code} before the command on the host did: "
+            f"{result.summary}; check that `command` of the agent runs its arguments on the host"
         )
 
     return run_remotely

@@ -1,9 +1,10 @@
-# What one PCI function of a host is in, and who uses it. Changes nothing; sees the files of others only as root.
-# usage: sh users.sh ROOT PROCESSES ADDRESS - ROOT is empty and PROCESSES /proc for the machine itself. Output: see parse.usage.
+# List the state and the users of one PCI function of a host. The script changes nothing. Only root sees the files of other users.
+# Usage: sh users.sh ROOT PROCESSES ADDRESS. For the machine itself, ROOT is empty and PROCESSES is /proc. parse.parse_usage parses
+# the output.
 LC_ALL=C; export LC_ALL
 root=$1 processes=$2 address=$3
 pci=$root/sys/bus/pci/devices/$address
-bdf=$(printf %s "$address" | tr a-f A-F)  # as nvidia-smi writes it
+bdf=$(printf %s "$address" | tr a-f A-F)  # This is the form that nvidia-smi uses.
 
 echo "== present"
 [ -e "$pci" ] && echo yes
@@ -20,13 +21,13 @@ for module in nvidia_drm nvidia_modeset nvidia_uvm; do
     [ -e "$root/sys/module/$module" ] && echo "$module"
 done
 
-# The device files of the function, and the numbers of its block devices.
+# Collect the device files of the function and the numbers of its block devices.
 minor=$(sed -n 's/^Device Minor:[[:space:]]*//p' "$root/proc/driver/nvidia/gpus/$address/information" 2> /dev/null)
 nodes= numbers= blocks= nets=
 [ -n "$minor" ] && nodes=$root/dev/nvidia$minor
 for block in "$pci"/nvme/nvme*/nvme*n[0-9]*; do
     [ -e "$block" ] || continue
-    name=$(printf '%s' "${block##*/}" | sed 's/c[0-9]*n/n/')  # multipath: nvme0c1n1 is a path of nvme0n1
+    name=$(printf '%s' "${block##*/}" | sed 's/c[0-9]*n/n/')  # With multipath, nvme0c1n1 is a path of nvme0n1.
     for part in "$root/sys/class/block/$name" "$root/sys/class/block/$name/$name"p[0-9]*; do
         [ -e "$part" ] || continue
         blocks="$blocks ${part##*/}"
@@ -57,7 +58,7 @@ if [ "${driver##*/}" = nvidia ] && command -v nvidia-smi > /dev/null 2>&1; then
     echo "== apps-ended $?"
 fi
 
-# By the file itself, and by the number of a GPU's device: the file may have been removed, or be another one in a container.
+# Find processes by the device file and by the number of the GPU, because the file may be removed, or differ in a container.
 echo "== files"
 set --
 for node in $nodes; do
@@ -79,7 +80,7 @@ done
     printf '%s\t%s\t%s\n' "$pid" "$user" "$words"
 done 2> /dev/null
 
-# In any name space of mounts: a container's file systems are file systems.
+# Search all mount namespaces, because containers also mount file systems.
 echo "== mounts"
 for number in $numbers; do
     grep -hsF " $number " "$processes"/[0-9]*/mountinfo | cut -d ' ' -f 5
@@ -120,7 +121,7 @@ for net in $nets; do
     [ -z "$root" ] && command -v ip > /dev/null 2>&1 && ip -4 -o addr show dev "$net" 2> /dev/null
 done
 
-# A removal that an earlier attempt started and that still hangs. The pattern does not match the command line that it is in.
+# Find a removal by an earlier attempt that still hangs. The pattern does not match its own command line.
 echo "== writers"
 grep -ls "/sys/bus/pci/devices/$address/[r]emove" "$processes"/[0-9]*/cmdline | sed "s|^$processes/\\([0-9]*\\)/.*|\\1|"
 echo "== end"

@@ -33,7 +33,7 @@ from campaign.fabrics.http.response import (
     merge_headers,
     parse_json,
 )
-from campaign.fabrics.operations import OperationAnswer, timing
+from campaign.fabrics.operations import OperationAnswer, time_operation
 from campaign.fabrics.protocol import OutgoingRequest, RecordedRequest
 
 __all__ = ["Answer", "HttpClient"]
@@ -132,7 +132,7 @@ class HttpClient:
         finally:
             self._state.deadline_s = outer_deadline_s
 
-    def remaining_s(self) -> float:
+    def compute_remaining_s(self) -> float:
         """Return the seconds that remain for the current operation, or its full time limit outside an operation."""
         return (
             self.connection.operation_s if self._state.deadline_s is None else self._state.deadline_s - time.monotonic()
@@ -140,8 +140,10 @@ class HttpClient:
 
     def sleep(self, delay_s: float) -> None:
         """Wait before the next request. Raises FabricError if the operation would exceed its time limit."""
-        if self.remaining_s() <= delay_s:
-            raise FabricError(f"{self.base}: not done after {self.connection.operation_s:g} s (operation_s)")
+        if self.compute_remaining_s() <= delay_s:
+            raise FabricError(
+                f"{self.base}: the operation was not completed within {self.connection.operation_s:g} s (operation_s)"
+            )
         time.sleep(max(0.0, delay_s))
 
     def add_secret(self, secret: str) -> None:
@@ -222,7 +224,7 @@ class HttpClient:
                 )
                 return Answer(200, {}, rehearsal_body, json.dumps(rehearsal_body), path, self.redact_secrets)
             try:
-                with nullcontext(OperationAnswer()) if secret else timing("request") as measurement:
+                with nullcontext(OperationAnswer()) if secret else time_operation("request") as measurement:
                     answer = self._send_once(method, target, path, content, content_type, headers)
                     measurement.answer = str(answer.status)
             except ExchangeError as error:
@@ -268,7 +270,7 @@ class HttpClient:
 
     def close(self) -> None:
         """Close the connection, if it is open."""
-        if "_wire" in self.__dict__:  # do not open a connection only to close it
+        if "_wire" in self.__dict__:  # A connection is not opened only to be closed.
             self._wire.close()
 
     def _read_with_retries(self, target: str, path: str) -> Answer:
@@ -293,7 +295,7 @@ class HttpClient:
                 pause_s = max(pause_s, min(result.retry_after_s or 0.0, MAX_RETRY_AFTER_S))
             elif result.is_permanent or time.monotonic() >= retry_until_s:
                 break
-            if wait_s is None or pause_s >= self.remaining_s():
+            if wait_s is None or pause_s >= self.compute_remaining_s():
                 break
             time.sleep(pause_s)
             self._state.retry_count += 1
@@ -305,9 +307,11 @@ class HttpClient:
         """Convert a request without an answer into the matching FabricError."""
         request = f"{method} {self._address.build_url(target)}"
         if isinstance(error, RequestNotSentError):
-            return FabricError(self.redact_secrets(f"{self.base}: cannot be reached ({error})"))
+            return FabricError(self.redact_secrets(f"{self.base}: the service cannot be reached ({error})"))
         if is_change:
-            message = f"{request}: sent, and not answered ({error}); reading back tells its outcome"
+            message = (
+                f"{request}: the request was sent but not answered ({error}); read the state back to see its outcome"
+            )
             return OutcomeUnknown(self.redact_secrets(message))
         return (ProtocolViolation if error.is_invalid_http else FabricError)(self.redact_secrets(f"{request}: {error}"))
 
@@ -324,11 +328,13 @@ class HttpClient:
     ) -> Answer:
         """Send a request once and return the decoded answer. Raises ExchangeError if there is no complete answer."""
         sent_headers = self._build_headers(method, target, content, content_type, headers or {})
-        timeout_s = min(self.connection.request_s, self.remaining_s())
+        timeout_s = min(self.connection.request_s, self.compute_remaining_s())
         if timeout_s <= 0:
-            raise RequestNotSentError(f"{self.connection.operation_s:g} s (operation_s) have passed", is_permanent=True)
+            raise RequestNotSentError(
+                f"the time limit of {self.connection.operation_s:g} s (operation_s) has passed", is_permanent=True
+            )
         self._state.request_count += 1
-        connection = self._wire  # opened before the time of the first request starts
+        connection = self._wire  # It is opened before the time of the first request starts.
         max_idle_s = MAX_IDLE_BEFORE_READ_S if is_read else MAX_IDLE_BEFORE_CHANGE_S
         start_s = time.monotonic()
         try:
@@ -371,7 +377,7 @@ class HttpClient:
             return _encode_headers(headers_by_name.values())
         except ValueError as error:
             raise ProtocolViolation(
-                self.redact_secrets(f"{method} {self._address.build_url(target)}: not a valid request: {error}")
+                self.redact_secrets(f"{method} {self._address.build_url(target)}: the request is invalid: {error}")
             ) from None
 
 
@@ -386,13 +392,13 @@ def _encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, byt
     encoded_headers = []
     for name, value in headers:
         if not _HEADER_NAME.fullmatch(name):
-            raise ValueError("the name of a header is not one that HTTP allows")
+            raise ValueError("HTTP does not allow the name of a header")
         if (
             not isinstance(value, str)
             or not value.isascii()
             or any(ord(character) < 32 or ord(character) == 127 for character in value)
         ):
-            raise ValueError(f"the header {name} has a value that HTTP does not allow")
+            raise ValueError(f"HTTP does not allow the value of the header {name}")
         encoded_headers.append((name.encode("ascii"), value.strip().encode("ascii")))
     return encoded_headers
 
@@ -412,11 +418,11 @@ def _encode_body(body: Any, form: Mapping[str, str] | None) -> tuple[bytes, str 
     if body is None or isinstance(body, bytes):
         return body or b"", None
     if not is_shallow(body):
-        raise ProtocolViolation("a request's body is nested too deeply for JSON")
+        raise ProtocolViolation("the body of a request is nested too deeply for JSON")
     try:
         return json.dumps(body, allow_nan=False, separators=(",", ":")).encode(), "application/json"
     except (TypeError, ValueError) as error:
-        raise ProtocolViolation(f"a request's body cannot be written as JSON: {type(error).__name__}") from None
+        raise ProtocolViolation(f"the body of a request cannot be encoded as JSON: {type(error).__name__}") from None
 
 
 _UNQUOTED_CHARACTERS = "/%:@!$&'()*+,;=~-._"
@@ -450,12 +456,12 @@ class ServiceAddress:
         Raises ProtocolViolation if the path is not a text.
 
         Args:
-            path: path below the url. Of an address with a host only the path is used, because services behind a tunnel use names
-                of their own.
+            path: path below the url. Of an address with a host only the path is used, because services behind a tunnel use
+                different host names.
             params: query parameters, added to those of the path.
         """
         if not isinstance(path, str):
-            raise ProtocolViolation(f"{self.text}: an address was expected, got: {str(path)[:100]}")
+            raise ProtocolViolation(f"{self.text}: the service sent an invalid address: {str(path)[:100]}")
         path, _, query = re.sub(r"^(?i:https?)://[^/?#]*", "", path).partition("#")[0].partition("?")
         path = "/" + path.lstrip("/")
         if self._prefix and not f"{path}/".startswith(self._prefix + "/"):

@@ -89,7 +89,7 @@ class HttpConnection:
             return answer
         except httpcore.RemoteProtocolError as error:
             self._close_kept_connection()
-            raise AnswerLostError(f"invalid HTTP in the answer: {error}", is_invalid_http=True) from error
+            raise AnswerLostError(f"the answer is not valid HTTP: {error}", is_invalid_http=True) from error
         except BaseException:
             self._close_kept_connection()
             raise
@@ -111,7 +111,7 @@ class HttpConnection:
             and time.monotonic() - self._idle_since_s <= max_idle_s
             and not idle_connection.has_expired()
         ):
-            with suppress(RequestNotSentError):  # the peer has just closed it, and nothing was sent
+            with suppress(RequestNotSentError):  # The peer has just closed the connection, so nothing was sent.
                 return idle_connection, idle_connection.receive_head(request, deadline)
         self._close_kept_connection()
         stream = _BoundedStream(
@@ -137,11 +137,11 @@ class _Deadline:
     monotonic_s: float
     allowed_s: float
 
-    def remaining_s(self) -> float:
+    def compute_remaining_s(self) -> float:
         """Return the seconds that remain. Raises TimeoutError if there are none."""
         seconds = self.monotonic_s - time.monotonic()
         if seconds <= 0:
-            raise TimeoutError("no time is left")
+            raise TimeoutError("the time limit has passed")
         return seconds
 
 
@@ -188,7 +188,7 @@ class _BoundedStream(httpcore.NetworkStream):
         remaining = memoryview(buffer)
         while remaining:
             try:
-                self._socket.settimeout(self._deadline.remaining_s())
+                self._socket.settimeout(self._deadline.compute_remaining_s())
                 count = self._socket.send(remaining)
             except TimeoutError as error:
                 message = f"the request could not be sent within {self._deadline.allowed_s:.3g} s"
@@ -207,15 +207,15 @@ class _BoundedStream(httpcore.NetworkStream):
         Raises AnswerLostError if time runs out, the connection is closed before an answer, or the answer is too large.
         """
         try:
-            self._socket.settimeout(self._deadline.remaining_s())
+            self._socket.settimeout(self._deadline.compute_remaining_s())
             data = self._socket.recv(max_bytes)
         except TimeoutError as error:
-            raise AnswerLostError(f"no complete answer within {self._deadline.allowed_s:.3g} s") from error
+            raise AnswerLostError(f"no complete answer arrived within {self._deadline.allowed_s:.3g} s") from error
         except OSError as error:
             raise AnswerLostError(_describe_error(error, self._deadline)) from error
         self._received_bytes += len(data)
         if not self._received_bytes:
-            raise AnswerLostError("the connection was closed before the answer")
+            raise AnswerLostError("the connection was closed before an answer arrived")
         if self._received_bytes > self._max_received_bytes:
             raise _build_size_error(self._max_received_bytes // _MAX_FRAMING_RATIO)
         return data
@@ -250,19 +250,19 @@ def _open_socket(host: str, port: int, tls: ssl.SSLContext | None, deadline: _De
         tcp_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is None:
             return tcp_socket
-        tcp_socket.settimeout(deadline.remaining_s())
+        tcp_socket.settimeout(deadline.compute_remaining_s())
         return tls.wrap_socket(tcp_socket, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         tcp_socket.close()
         raise RequestNotSentError(
-            f"its certificate cannot be verified: {error.verify_message}; give the certificate of the authority that signed "
-            "it as `ca_file` (or set `verify_tls: false`; anybody can then impersonate it)",
+            f"the certificate cannot be verified: {error.verify_message}; set `ca_file` to the certificate of the authority "
+            "that signed it (with `verify_tls: false`, other machines can impersonate the service)",
             is_permanent=True,
         ) from error
     except (OSError, ValueError) as error:
         tcp_socket.close()
         hint = "; check that this port serves TLS" if isinstance(error, ssl.SSLError) else ""
-        raise RequestNotSentError(f"TLS handshake failed: {_describe_error(error, deadline)}{hint}") from error
+        raise RequestNotSentError(f"the TLS handshake failed: {_describe_error(error, deadline)}{hint}") from error
 
 
 def _connect_tcp(host: str, port: int, deadline: _Deadline) -> socket.socket:
@@ -270,14 +270,14 @@ def _connect_tcp(host: str, port: int, deadline: _Deadline) -> socket.socket:
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:
-        raise OSError(f"not a host name: {error}") from error
-    return socket.create_connection((host, port), deadline.remaining_s() / len(addresses))
+        raise OSError(f"the host name is invalid: {error}") from error
+    return socket.create_connection((host, port), deadline.compute_remaining_s() / len(addresses))
 
 
 def _describe_error(error: Exception, deadline: _Deadline) -> str:
     """Describe a connection error in a few words, for messages."""
     if isinstance(error, TimeoutError):
-        return f"no connection within {deadline.allowed_s:.3g} s"
+        return f"no connection was established within {deadline.allowed_s:.3g} s"
     if isinstance(error, ssl.SSLError):
         return str(error.reason or error)
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).rstrip(".")

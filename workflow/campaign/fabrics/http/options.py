@@ -1,7 +1,7 @@
 """Connection settings of a service, as in a system file, and its login from environment variables or a private file.
 
-Only the first login source of a system is used. A source without a usable login is an error, so that nobody logs in with another
-account by accident. No message quotes the contents of a file.
+Only the first login source of a system is used. A source without a usable login is an error, so that another account is never
+used by accident. No message quotes the contents of a file.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ class Credentials(StrictOptions):
     Without any source the control plane is used without a login, if its kind allows that.
     """
 
-    user_env: str | None = Field(default=None, description="environment variable that has the user")
+    user_env: str | None = Field(default=None, description="environment variable that contains the user name")
     password_env: str | None = Field(
         default=None,
-        description="environment variable that has the password or API key; with `user_env` where there is a user",
+        description="environment variable that contains the password or API key. If there is a user, set `user_env` too",
     )
     file: str | None = Field(
-        default=None, description="file with two lines, user and password, that only its owner can read (mode 600)"
+        default=None, description="file with two lines, user and password, which only its owner can read (mode 600)"
     )
 
     @model_validator(mode="after")
     def _require_password_env(self) -> Self:
         """Check that `user_env` is given together with `password_env`."""
         if self.user_env and not self.password_env:
-            raise ValueError("`user_env` is given without `password_env`; name the variable that has the password too")
+            raise ValueError(
+                "`user_env` is set without `password_env`; set `password_env` to the variable that contains the password"
+            )
         return self
 
 
@@ -54,23 +56,25 @@ class ConnectionOptions(StrictOptions):
     """Address, certificates, credentials and time limits of a control plane."""
 
     url: str = Field(
-        description="where it is, such as `https://falcon.example:443`", pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$"
+        description="address of the control plane, such as `https://falcon.example:443`",
+        pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
     )
-    credentials: Credentials = Field(default=Credentials(), description="where user and password come from")
+    credentials: Credentials = Field(default=Credentials(), description="sources of user and password")
     ca_file: str | None = Field(
         default=None,
-        description="certificates of the authority that signed the control plane's; default: the machine's own",
+        description="file with the CA certificates that verify the control plane; default: those of this machine",
     )
     verify_tls: bool = Field(
-        default=True, description="false: accept any certificate; `campaign fabric check` warns of it"
+        default=True,
+        description="verification of the certificate. With false, any certificate is accepted, and `campaign fabric check` warns",
     )
     tunnel: bool = Field(
         default=False,
-        description="true: an `http://` address is a tunnel (such as `ssh -L`) that encrypts; `campaign fabric check` lets it pass",
+        description="true if an `http://` address is an encrypted tunnel (such as `ssh -L`), which `campaign fabric check` accepts",
     )
-    request_s: Annotated[float, Field(gt=0)] = Field(default=30.0, description="seconds that one request may take")
+    request_s: Annotated[float, Field(gt=0)] = Field(default=30.0, description="timeout of one request in seconds")
     operation_s: Annotated[float, Field(gt=0)] = Field(
-        default=600.0, description="seconds that composing or releasing may take, polling included"
+        default=600.0, description="timeout of one composition or release in seconds, including polling"
     )
 
     @field_validator("url")
@@ -78,8 +82,8 @@ class ConnectionOptions(StrictOptions):
     def _check_url(cls, url: str) -> str:
         """Check that a URL has a valid host and port."""
         split = urlsplit(url)
-        if not split.hostname or split.port == 0:  # reading an invalid port raises ValueError
-            raise ValueError("names no host, or port 0")
+        if not split.hostname or split.port == 0:  # Reading an invalid port raises ValueError.
+            raise ValueError("the address has no host, or has port 0")
         split.hostname.encode("idna")
         return url
 
@@ -93,9 +97,9 @@ class ConnectionOptions(StrictOptions):
             context = ssl.create_default_context(cafile=None if file is None else Path(file).expanduser())
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"{self.url}: ca_file: {file}: no certificates can be read from it "
-                f"({getattr(error, 'strerror', None) or error}); "
-                "give a file in PEM form with the certificate of the authority that signed the control plane's"
+                f"{self.url}: ca_file: {file}: no certificates can be read from this file "
+                f"({getattr(error, 'strerror', None) or error}); use a PEM file with the certificate of the authority that "
+                "signed the certificate of the control plane"
             ) from error
         if not self.verify_tls:
             context.check_hostname = False
@@ -166,8 +170,8 @@ def require_login(connection: ConnectionOptions) -> Login:
     account = read_login(connection)
     if account is None:
         raise ConfigError(
-            f"{connection.url}: a user and a password are needed; name where they are in the system's `credentials:`: `user_env` "
-            "and `password_env` (environment variables), or `file` (two lines, mode 600)"
+            f"{connection.url}: the control plane requires a user and a password; set their source in `credentials` of the "
+            "fabric: `user_env` and `password_env` (environment variables), or `file` (two lines, mode 600)"
         )
     return account
 
@@ -180,7 +184,7 @@ def _read_variable(name: str) -> str:
     """Return the value of an environment variable. Raises _CredentialsError if it is empty or not set."""
     value = os.environ.get(name, "")
     if not value:
-        raise _CredentialsError(f"the environment variable {name} is not set; export {name} before the campaign starts")
+        raise _CredentialsError(f"the environment variable {name} is not set; export it before you start the campaign")
     return value
 
 
@@ -190,8 +194,8 @@ def _read_login_file(path: Path) -> Login:
     lines = text.split("\n") if text else []
     if len(lines) != 2:
         raise _CredentialsError(
-            f"{path}: {len(lines)} lines; it must have two, the user and the password "
-            "(an empty first line where there is only an API key)"
+            f"{path}: the file has {len(lines)} lines; write the user on the first line (empty for an API key) and the "
+            "password on the second"
         )
     user, password = (line.removesuffix("\r") for line in lines)
     return Login(user, password)
@@ -215,22 +219,26 @@ def _read_private_file(path: Path) -> str:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise _CredentialsError(f"{path}: is not a regular file")
+                raise _CredentialsError(f"{path}: this is not a regular file")
             if status.st_uid != os.geteuid():
                 raise _CredentialsError(
-                    f"{path}: belongs to another user; copy it to a file of your own, and chmod 600 that"
+                    f"{path}: the file belongs to another user; copy it to a file of your own with mode 600"
                 )
             if status.st_mode & 0o077:
                 raise _CredentialsError(
-                    f"{path}: others can read it (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}"
+                    f"{path}: other users can read the file (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}"
                 )
             content = file.read(_MAX_FILE_BYTES + 1)
         if len(content) > _MAX_FILE_BYTES:
-            raise _CredentialsError(f"{path}: more than {_MAX_FILE_BYTES} bytes; this is not a file of credentials")
+            raise _CredentialsError(
+                f"{path}: the file has more than {_MAX_FILE_BYTES} bytes; use a file with only user and password"
+            )
         return content.decode()
     except FileNotFoundError:
-        raise _CredentialsError(f"{path}: no such file; create it with mode 600") from None
+        raise _CredentialsError(f"{path}: the file does not exist; create it with mode 600") from None
     except UnicodeDecodeError:
-        raise _CredentialsError(f"{path}: is not UTF-8 text; save it in UTF-8") from None
+        raise _CredentialsError(f"{path}: the file is not UTF-8 text; save it as UTF-8") from None
     except (OSError, ValueError) as error:
-        raise _CredentialsError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise _CredentialsError(
+            f"{path}: the file cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from None

@@ -1,6 +1,6 @@
 """Recordings of requests and answers of a control plane, as documents without names of the site, which can be shared.
 
-A word is kept only if it is known: it occurs in the source code of the adapters, or the user asked to keep it. Every other word
+A word is kept only if it is known: it occurs in the source code of the adapters, or the user chose to keep it. Every other word
 in addresses, headers, bodies and errors is replaced, always by the same stand-in. Stand-ins of numbers, hexadecimal ids and
 UUIDs keep their shape, so that adapters interpret the document as they interpreted the control plane.
 """
@@ -218,7 +218,7 @@ def build_recording(
     recording = {"schema_version": SCHEMA, "fabric": {"kind": kind, **fabric}, **system_entries}
     recording["login"] = bool(options.get("credentials"))
     for request in exchanges:
-        anonymizer.anonymize_exchange(request)  # first pass: a key may turn out to be a name only in a later answer
+        anonymizer.anonymize_exchange(request)  # First pass: a later answer may show that a key is a name.
     recording["exchanges"] = [anonymizer.anonymize_exchange(request) for request in exchanges]
     return json.loads(json.dumps(recording))  # type: ignore[no-any-return]
 

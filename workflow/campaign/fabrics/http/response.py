@@ -79,7 +79,7 @@ class Answer:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the same request will be refused again: a status of 4xx, without those of somebody else's lock or of haste."""
+        """True for a status of 4xx that a repeated request would get again, which excludes locks and rate limits."""
         return 400 <= self.status < 500 and self.status not in (408, 409, 423, 425, 429)
 
     def get_header(self, name: str) -> str | None:
@@ -98,7 +98,7 @@ class Answer:
         """
         if not isinstance(self.body, dict):
             raise ProtocolViolation(
-                f"{self.redact_secrets(self.url)}: a JSON object was expected, got: {self.summarize()}"
+                f"{self.redact_secrets(self.url)}: the answer is not a JSON object: {self.summarize()}"
             )
         return self.body
 
@@ -139,7 +139,7 @@ def parse_json(content: bytes) -> tuple[Any, str]:
 
 def _reject_number(text: str) -> Any:
     """Raise ValueError for a number that cannot be used, such as NaN."""
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not valid JSON")
 
 
 def _parse_float(text: str) -> float:

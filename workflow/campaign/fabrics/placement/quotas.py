@@ -29,16 +29,15 @@ def limit_request(request: LeaseRequest, quota: Mapping[str, int], allowed_hosts
     quota_limit = quota.get(configuration.device)
     if quota_limit is not None and configuration.fabric_devices > quota_limit:
         raise Incompatible(
-            f"{request.lease_id}: {configuration.fabric_devices} pooled "
-            f"{configuration.device!r} are more than the {quota_limit} that "
-            f"{request.owner} may hold (system file: tenancy.quota)",
+            f"{request.lease_id}: the configuration needs {configuration.fabric_devices} pooled {configuration.device!r}, but "
+            f"{request.owner} may hold at most {quota_limit} (system file: tenancy.quota)",
             "tenancy.quota",
         )
     if not allowed_hosts:
         return request
     if forbidden_hosts := [name for name in request.allowed_hosts if name not in allowed_hosts]:
         raise Incompatible(
-            f"{request.lease_id}: {', '.join(forbidden_hosts)} are not allowed; allowed are {', '.join(allowed_hosts)} "
+            f"{request.lease_id}: hosts {', '.join(forbidden_hosts)} are not allowed; use {', '.join(allowed_hosts)} "
             "(system file: tenancy.allowed_hosts)",
             "tenancy.allowed_hosts",
         )
@@ -77,10 +76,10 @@ class QuotaFabric:
                 holders = sorted(
                     {str(d.holder) for d in pooled_devices if d.holder in other_leases and d.model == model}
                 )
+                holders_text = f" ({', '.join(holders)})" if holders else ""
                 raise Conflict(
-                    f"{request.lease_id}: {requested_counts[model]} {model!r} beside the "
-                    f"{held_counts[model]} that {', '.join(holders) or 'nobody'} "
-                    f"has are more than the {quota_limit} that {request.owner} may hold (system file: tenancy.quota)",
+                    f"{request.lease_id}: the lease needs {requested_counts[model]} {model!r}, and {request.owner} may hold at "
+                    f"most {quota_limit}; other leases hold {held_counts[model]}{holders_text} (system file: tenancy.quota)",
                     holders,
                 )
         return selection

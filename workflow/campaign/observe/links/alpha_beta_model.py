@@ -1,14 +1,14 @@
-"""Latency-bandwidth models of measured times, fitted with intervals. Pure.
+"""Latency-bandwidth models of measured times, fitted with intervals.
 
-All-reduce over n ranks in a ring: t = 2(n-1) alpha + 2(n-1)/n S/B: S bytes go round twice in n-1 steps of S/n (Thakur, Rabenseifner
-& Gropp 2005, "Optimization of collective communication operations in MPICH", IJHPCA 19(1), 4.5; the sum itself is neglected).
-Message between two devices, answered by a word: t = 2 alpha + S/B (Hockney 1994, "The communication challenge for MPP", Parallel
-Computing 20(3)). alpha is one message's latency, B the bandwidth of one direction.
+An all-reduce over n ranks in a ring takes t = 2(n-1) alpha + 2(n-1)/n S/B. S bytes go round twice in n-1 steps of S/n (Thakur,
+Rabenseifner & Gropp 2005, "Optimization of collective communication operations in MPICH", IJHPCA 19(1), 4.5). The time of the sum
+is neglected. A message between two devices that is answered by a word takes t = 2 alpha + S/B (Hockney 1994, "The communication
+challenge for MPP", Parallel Computing 20(3)). alpha is the latency of one message, and B is the bandwidth of one direction.
 
-Fit: least squares of relative residuals, because times span orders of magnitude and their spread grows with them; weights come from
-the fitted values, iterated. Intervals: from the covariance of that linear fit, Student t with m - 2 degrees of freedom, 95 %; that
-of B is the inverse of that of 1/B. They take the scatter of the sizes around the line as chance: where a library changes its
-algorithm with the size, `residual_pct` tells.
+The fit minimises the squares of relative residuals, because times span orders of magnitude and their variation grows with them. The
+weights come from the fitted values, iteratively. The 95 % intervals come from the covariance of the linear fit and Student's t with
+m - 2 degrees of freedom. The interval of B is the inverse of that of 1/B. Intervals treat the scatter of the sizes around the line
+as random. `residual_pct` is large if a library changes its algorithm with the size.
 """
 
 from __future__ import annotations
@@ -51,14 +51,17 @@ def predict_allreduce_s(size_bytes: npt.ArrayLike, ranks: int, alpha_us: float, 
 
 
 def fit_allreduce(size_bytes: Sequence[int], times_s: Sequence[float], ranks: int) -> FittedModel | None:
-    """Fit the ring model to all-reduce times by size; None for one rank, too few sizes, or times that do not grow with size."""
+    """Fit the ring model to all-reduce times by size.
+
+    The result is None for one rank, for too few sizes, and for times that do not grow with the size.
+    """
     if ranks < 2:
         return None
     return _fit_model(size_bytes, times_s, 2.0 * (ranks - 1), 2.0 * (ranks - 1) / ranks)
 
 
 def fit_messages(size_bytes: Sequence[int], times_s: Sequence[float]) -> FittedModel | None:
-    """Fit Hockney's model to times of answered messages by size; None as for `fit_allreduce`."""
+    """Fit Hockney's model to the times of answered messages by size. The result is None as in `fit_allreduce`."""
     return _fit_model(size_bytes, times_s, 2.0, 1.0)
 
 
@@ -66,7 +69,7 @@ def _fit_model(size_bytes: Sequence[int], times_s: Sequence[float], steps: float
     size, time = np.asarray(size_bytes, dtype=np.float64), np.asarray(times_s, dtype=np.float64)
     if len(np.unique(size)) < MIN_SIZES or not (time > 0).all():
         return None
-    # In us and bytes per us, so that both unknowns are of like size.
+    # Units are us and bytes per us, so that both unknowns have a similar magnitude.
     factors = np.column_stack([np.full(size.shape, steps), share * size * 1e-3])
     measured_us = time * 1e6
     expected_us = measured_us
@@ -74,7 +77,7 @@ def _fit_model(size_bytes: Sequence[int], times_s: Sequence[float], steps: float
         weighted_factors = factors / expected_us[:, None]
         (alpha, inverse), *_ = np.linalg.lstsq(weighted_factors, measured_us / expected_us, rcond=None)
         fitted_us = factors @ np.array([alpha, inverse])
-        # A line below zero is no expectation to weigh by.
+        # Fitted values below zero cannot be used as weights.
         expected_us = np.where(fitted_us > 0, fitted_us, measured_us)
     if inverse <= 0:
         return None

@@ -1,11 +1,12 @@
-"""The document of a link measurement (schema links/1), which the records of its composition share. Pure.
+"""Document of a link measurement (schema links/1), which the records of its composition share.
 
-Matrices are [from][to] in the order of `devices`; None on the diagonal and for what was not measured. Bandwidths are those of the
-largest size that was measured (`matrix_size_bytes`), in GB/s of 1e9 bytes; `bidirectional_gb_per_s` is the sum of both directions,
-as NVIDIA's p2pBandwidthLatencyTest prints it; latencies are half a round trip of the smallest size, median of the repeats.
+Matrices are [from][to] in the order of `devices`. They have None on the diagonal and for pairs that were not measured. Bandwidths
+are those of the largest measured size (`matrix_size_bytes`), in GB/s of 1e9 bytes. `bidirectional_gb_per_s` is the sum of both
+directions, as NVIDIA's p2pBandwidthLatencyTest prints it. A latency is half a round trip of the smallest size, as the median of the
+repeats.
 
-Kinds of way: two local devices of a host: `local`. Any device behind the fabric: `fabric`. Different hosts: `network`, also where a
-device is behind the fabric: then the way is `fabric + network`, and its slowest link counts.
+The kind of path between two local devices of a host is `local`, and `fabric` if a device is behind the fabric. Between hosts it is
+`network`, or `fabric + network` if a device is behind the fabric. The slowest link of a path determines its rate.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from campaign.spec.fields import ClosedModel
 LinkMatrix = tuple[tuple[float | None, ...], ...]
 _GB = 1e9
 MIN_BANDWIDTH_BYTES = 2**16
-"""The time of a smaller message is mostly latency, and says nothing of a bandwidth."""
+"""Minimum message size for a bandwidth. The time of a smaller message is mostly latency."""
 
 
 class MeasuredDevice(ClosedModel):
-    """One end of links; name: for people, unique in the document."""
+    """Device at the end of links. `name` is a readable name that is unique in the document."""
 
     name: str
     host: str
@@ -36,11 +37,14 @@ class MeasuredDevice(ClosedModel):
     attach: Literal["local", "fabric"]
     fabric_id: str
     model: str
-    measured_as: str = Field(default="", description="what the program that measured found there")
+    measured_as: str = Field(default="", description="name of the device as reported by the measuring program")
 
 
 class Matrices(ClosedModel):
-    """See the module; p2p: whether a device reaches the other's memory, where one process saw both."""
+    """Bandwidths and latencies of all pairs of devices.
+
+    p2p: whether a device can access the other's memory, for pairs that one process sees.
+    """
 
     unidirectional_gb_per_s: LinkMatrix
     bidirectional_gb_per_s: LinkMatrix
@@ -58,7 +62,7 @@ class HostCopies(ClosedModel):
 
 
 class BandwidthCurve(ClosedModel):
-    """One kind of way by message size: medians over its pairs. time_s: of an answered message."""
+    """Medians over the pairs of one kind of path, by message size. `time_s` is the time of an answered message."""
 
     pairs: int
     size_bytes: tuple[int, ...]
@@ -68,7 +72,10 @@ class BandwidthCurve(ClosedModel):
 
 
 class AllReduce(ClosedModel):
-    """Sum of fp32 over all ranks. time_s: median over repeats of the slowest rank's; busbw: algbw x 2(n-1)/n (as in nccl-tests)."""
+    """Times of fp32 all-reduce operations over all ranks, by size.
+
+    time_s: time of the slowest rank, as the median over repeats; busbw: algbw x 2(n-1)/n, as in nccl-tests.
+    """
 
     ranks: int
     size_bytes: tuple[int, ...]
@@ -78,9 +85,10 @@ class AllReduce(ClosedModel):
 
 
 class FittedModel(ClosedModel):
-    """alpha and B with bounds at 95 % (`alpha_beta_model`); a bandwidth without an upper bound has None there.
+    """Latency alpha and bandwidth B with their 95 % intervals (see `alpha_beta_model`).
 
-    sizes: how many the fit rests on; residual_pct: root mean square of the relative residuals.
+    high_gb_per_s: upper bound of B, None if it is unbounded; sizes: number of sizes in the fit; residual_pct: root mean square of
+    the relative residuals.
     """
 
     alpha_us: float
@@ -94,41 +102,45 @@ class FittedModel(ClosedModel):
 
 
 class Models(ClosedModel):
-    """Latency-bandwidth models, where enough sizes were measured; messages: by kind of way."""
+    """Latency-bandwidth models, if enough sizes were measured. `messages` holds one model per kind of path."""
 
     allreduce: FittedModel | None = None
     messages: dict[str, FittedModel] = Field(default_factory=dict)
 
 
 class LinksDocument(ClosedModel):
-    """One measurement of the links of one composition. Everything that was not measured is absent or None."""
+    """One measurement of the links of one composition. Values that were not measured are absent or None."""
 
     schema_version: Literal["links/1"] = "links/1"
     runs_on: AcceleratorKind
     devices: tuple[MeasuredDevice, ...]
-    kinds: tuple[tuple[str | None, ...], ...] = Field(description="[from][to] the kind of way")
-    settings: dict[str, Any] = Field(description="sizes, repeats, warm-up and time that were asked for")
+    kinds: tuple[tuple[str | None, ...], ...] = Field(description="kinds of paths as [from][to]")
+    settings: dict[str, Any] = Field(description="requested sizes, repeats, warm-up and time")
     matrix_size_bytes: int | None = None
     matrices: Matrices | None = None
     host_device: HostCopies | None = None
-    curves: dict[str, BandwidthCurve] = Field(default_factory=dict, description="by kind of way")
+    curves: dict[str, BandwidthCurve] = Field(default_factory=dict, description="curves by kind of path")
     allreduce: AllReduce | None = None
-    model: Models = Field(default=Models(), description="made whenever the rest is read, see `alpha_beta_model`")
+    model: Models = Field(
+        default=Models(), description="models fitted when the document is read, see `alpha_beta_model`"
+    )
     left_out: tuple[LeftOut, ...] = ()
     problems: tuple[str, ...] = ()
-    tools: tuple[str, ...] = Field(default=(), description="what measured, with its version where that is known")
-    foreign: dict[str, Any] = Field(default_factory=dict, description="by program and host: what it printed")
+    tools: tuple[str, ...] = Field(default=(), description="measuring programs, with their versions if known")
+    foreign: dict[str, Any] = Field(
+        default_factory=dict, description="readings of external programs, by program and host"
+    )
     took_s: float = 0.0
 
 
-Seconds = Mapping[tuple[int, int, int], float]
-"""Medians by (from, to, bytes)."""
+SecondsByMessage = Mapping[tuple[int, int, int], float]
+"""Median times in seconds by (from, to, bytes)."""
 
 
 def build_measurements(
     spec: LinkSpec, devices: Sequence[MeasuredDevice], ranks: Sequence[RankLinks | None]
 ) -> dict[str, Any]:
-    """Build the parts of a LinksDocument from the results of ranks; None stands for a rank without a result."""
+    """Build the fields of a LinksDocument from the results of ranks. None stands for a rank without a result."""
     results_by_rank = {rank.rank: rank for rank in ranks if rank is not None}
     described_devices = [
         device.model_copy(update={"measured_as": results_by_rank[number].device_name})
@@ -136,7 +148,7 @@ def build_measurements(
         else device
         for number, device in enumerate(devices)
     ]
-    ways = link_kinds([device.model_dump() for device in devices])
+    path_kinds = list_link_kinds([device.model_dump() for device in devices])
     latency, one_way, both_ways = (
         {
             (rank.rank, pair_times.peer, pair_times.size_bytes): median(pair_times.times_s)
@@ -145,16 +157,16 @@ def build_measurements(
         }
         for name in ("latency", "unidirectional", "bidirectional")
     )
-    # One measurement stands for both.
-    both_ways |= {(to, out, size): seconds for (out, to, size), seconds in both_ways.items()}
+    # One measurement in both directions at once applies to both orders of a pair.
+    both_ways |= {(receiver, sender, size): seconds for (sender, receiver, size), seconds in both_ways.items()}
     return {
         "runs_on": spec.device,
         "devices": described_devices,
-        "kinds": ways,
+        "kinds": path_kinds,
         "settings": spec.model_dump(include={"sizes_bytes", "repeats", "warmup", "budget_s"}),
         **_build_matrices(ranks, latency, one_way, both_ways),
         "host_device": _summarize_host_copies(spec, ranks),
-        "curves": _build_curves(one_way, both_ways, ways),
+        "curves": _build_curves(one_way, both_ways, path_kinds),
         "allreduce": _summarize_allreduce(ranks),
         "left_out": results_by_rank[0].left_out if 0 in results_by_rank else (),
         "tools": tuple(
@@ -164,18 +176,24 @@ def build_measurements(
 
 
 def _build_matrices(
-    ranks: Sequence[RankLinks | None], latency: Seconds, one_way: Seconds, both_ways: Seconds
+    ranks: Sequence[RankLinks | None], latency: SecondsByMessage, one_way: SecondsByMessage, both_ways: SecondsByMessage
 ) -> dict[str, Any]:
+    """Build the matrices of a LinksDocument from median times. The result is empty if no pair was measured."""
     if not one_way:
         return {}
     size = _list_sizes(one_way)[-1]
     smallest = _list_sizes(latency)[0] if latency else 0
     numbers = range(len(ranks))
 
-    def build_matrix(seconds: Seconds, of: int, value: Callable[[float], float]) -> LinkMatrix:
+    def build_matrix(seconds: SecondsByMessage, size_bytes: int, convert: Callable[[float], float]) -> LinkMatrix:
         return tuple(
-            tuple(round_digits(value(seconds[out, to, of])) if (out, to, of) in seconds else None for to in numbers)
-            for out in numbers
+            tuple(
+                round_digits(convert(seconds[sender, receiver, size_bytes]))
+                if (sender, receiver, size_bytes) in seconds
+                else None
+                for receiver in numbers
+            )
+            for sender in numbers
         )
 
     return {
@@ -184,48 +202,58 @@ def _build_matrices(
             unidirectional_gb_per_s=build_matrix(one_way, size, lambda seconds: size / seconds / _GB),
             bidirectional_gb_per_s=build_matrix(both_ways, size, lambda seconds: 2 * size / seconds / _GB),
             latency_us=build_matrix(latency, smallest, lambda seconds: seconds * 1e6),
-            p2p=tuple(tuple(rank.p2p.get(other) if rank else None for other in numbers) for rank in ranks),
+            p2p=tuple(tuple(rank.p2p.get(peer) if rank else None for peer in numbers) for rank in ranks),
         ),
     }
 
 
-def _list_sizes(seconds: Seconds) -> list[int]:
+def _list_sizes(seconds: SecondsByMessage) -> list[int]:
+    """Return the measured sizes in ascending order."""
     return sorted({size for _, _, size in seconds})
 
 
 def _build_curves(
-    one_way: Seconds, both_ways: Seconds, ways: Sequence[Sequence[str | None]]
+    one_way: SecondsByMessage, both_ways: SecondsByMessage, path_kinds: Sequence[Sequence[str | None]]
 ) -> dict[str, BandwidthCurve]:
+    """Build one bandwidth curve per kind of path."""
     curves = {}
     for kind in KINDS:
-        pairs = [(a, b) for a, row in enumerate(ways) for b, way in enumerate(row) if way == kind]
+        pairs = [(a, b) for a, row in enumerate(path_kinds) for b, way in enumerate(row) if way == kind]
         times = {}
         for size in _list_sizes(one_way):
-            there, both = ([of[*pair, size] for pair in pairs if (*pair, size) in of] for of in (one_way, both_ways))
-            if there and both:
-                times[size] = (median(there), median(both))
+            one_way_times, both_ways_times = (
+                [times_by_message[*pair, size] for pair in pairs if (*pair, size) in times_by_message]
+                for times_by_message in (one_way, both_ways)
+            )
+            if one_way_times and both_ways_times:
+                times[size] = (median(one_way_times), median(both_ways_times))
         if times:
             curves[kind] = BandwidthCurve(
                 pairs=len(pairs),
                 size_bytes=tuple(times),
-                time_s=tuple(round_digits(there) for there, _ in times.values()),
-                unidirectional_gb_per_s=tuple(round_digits(size / there / _GB) for size, (there, _) in times.items()),
-                bidirectional_gb_per_s=tuple(round_digits(2 * size / both / _GB) for size, (_, both) in times.items()),
+                time_s=tuple(round_digits(one_way_times) for one_way_times, _ in times.values()),
+                unidirectional_gb_per_s=tuple(
+                    round_digits(size / one_way_times / _GB) for size, (one_way_times, _) in times.items()
+                ),
+                bidirectional_gb_per_s=tuple(
+                    round_digits(2 * size / both_ways_times / _GB) for size, (_, both_ways_times) in times.items()
+                ),
             )
     return curves
 
 
 def _summarize_allreduce(ranks: Sequence[RankLinks | None]) -> AllReduce | None:
+    """Summarise the all-reduce times of all ranks, or return None if no size was measured by all ranks."""
     by_size: dict[int, list[tuple[float, ...]]] = defaultdict(list)
     for rank in ranks:
-        for each in rank.allreduce if rank else ():
-            by_size[each.size_bytes].append(each.times_s)
+        for rank_times in rank.allreduce if rank else ():
+            by_size[rank_times.size_bytes].append(rank_times.times_s)
     n = len(ranks)
-    # It is over when the last rank has its sum.
+    # An all-reduce is complete when the last rank has its sum.
     times = {
-        size: median(map(max, zip(*of_ranks, strict=True)))
-        for size, of_ranks in sorted(by_size.items())
-        if len(of_ranks) == n > 1
+        size: median(map(max, zip(*times_by_rank, strict=True)))
+        for size, times_by_rank in sorted(by_size.items())
+        if len(times_by_rank) == n > 1
     }
     if not times:
         return None
@@ -240,17 +268,18 @@ def _summarize_allreduce(ranks: Sequence[RankLinks | None]) -> AllReduce | None:
 
 
 def _summarize_host_copies(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostCopies | None:
+    """Summarise the copies between hosts and devices, or return None if none was measured."""
     copies = {name: [rank and getattr(rank, name) for rank in ranks] for name in ("to_device", "from_device")}
     sizes = [times.size_bytes for times in copies["to_device"] if times]
     if not sizes:
         return None
     to_device, from_device = (
-        tuple(times and round_digits(times.size_bytes / median(times.times_s) / _GB) for times in each)
-        for each in copies.values()
+        tuple(times and round_digits(times.size_bytes / median(times.times_s) / _GB) for times in rank_times)
+        for rank_times in copies.values()
     )
-    pinned, copied = "pinned host memory", "copy within main memory: the devices are CPU processes"
+    pinned_description, cpu_description = "pinned host memory", "copy within main memory: the devices are CPU processes"
     return HostCopies(
-        what=copied if spec.device == "cpu" else pinned,
+        what=cpu_description if spec.device == "cpu" else pinned_description,
         size_bytes=max(sizes),
         h2d_gb_per_s=to_device,
         d2h_gb_per_s=from_device,
@@ -264,24 +293,24 @@ def round_digits(value: float) -> float:
 
 LOCAL, FABRIC, NETWORK = "local", "fabric", "network"
 KINDS = (LOCAL, FABRIC, NETWORK, f"{FABRIC} + {NETWORK}")
-"""From the shortest way to the longest."""
+"""Kinds of paths from the shortest to the longest."""
 
 
-def link_kind(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return the kind of path between two devices of a document (`host`, `attach`)."""
-    crossed = []
-    if FABRIC in (one["attach"], other["attach"]):
-        crossed.append(FABRIC)
-    if one["host"] != other["host"]:
-        crossed.append(NETWORK)
-    return " + ".join(crossed) or LOCAL
+def find_link_kind(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+    """Return the kind of path between two devices of a document, from their `host` and `attach`."""
+    links = []
+    if FABRIC in (first["attach"], second["attach"]):
+        links.append(FABRIC)
+    if first["host"] != second["host"]:
+        links.append(NETWORK)
+    return " + ".join(links) or LOCAL
 
 
-def link_kinds(devices: Sequence[Mapping[str, Any]]) -> list[list[str | None]]:
-    """Return the kind of path between all devices as [device][device], None on the diagonal."""
-    return [[None if one is other else link_kind(one, other) for other in devices] for one in devices]
+def list_link_kinds(devices: Sequence[Mapping[str, Any]]) -> list[list[str | None]]:
+    """Return the kinds of paths between all devices as [from][to], with None on the diagonal."""
+    return [[None if first is second else find_link_kind(first, second) for second in devices] for first in devices]
 
 
 def split_link_kind(kind: str) -> list[str]:
-    """Return the links of a kind of path, as named in a system file's `links`."""
+    """Return the links of a kind of path, by their names in a system file's `links`."""
     return kind.split(" + ")

@@ -1,9 +1,10 @@
 """One rank of the links stage: `python -m campaign.observe.links.rank`, or forked by `campaign.workloads.trainer.forkserver`.
 
 Environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, CAMPAIGN_SPEC (path of a LinkSpec as JSON), CAMPAIGN_OUT
-(directory of the results); GLOO_SOCKET_IFNAME is `lo` when it is not set and MASTER_ADDR is a loopback address.
-Leaves `rank<r>.json` (schema links-rank/1). Exit code 0: measured; 1: it failed on the way, and the file says how and holds what
-was measured before; 2: the environment or the specification is not valid.
+(directory of the results). GLOO_SOCKET_IFNAME defaults to `lo` if MASTER_ADDR is a loopback address.
+
+The result is `rank<r>.json` (schema links-rank/1). Exit code 0: everything was measured. 1: the measurement failed; the file holds
+the error and the earlier measurements. 2: the environment or the specification is invalid.
 """
 
 from __future__ import annotations
@@ -28,27 +29,33 @@ def main() -> NoReturn:
 
 
 def _run(environment: Mapping[str, str]) -> int:
-    place = RankEnvironment.from_environment(environment)
-    spec = read_spec(place.spec)
-    if len(spec.hosts) != place.world_size:
-        raise ConfigError(f"{place.spec}: has hosts for {len(spec.hosts)} ranks, but WORLD_SIZE is {place.world_size}")
-    # A result from an earlier attempt must not pass for this one's.
-    result_path(place.out, place.rank).unlink(missing_ok=True)
+    environment_of_rank = RankEnvironment.from_environment(environment)
+    spec = read_spec(environment_of_rank.spec_path)
+    if len(spec.hosts) != environment_of_rank.world_size:
+        raise ConfigError(
+            f"{environment_of_rank.spec_path}: has hosts for {len(spec.hosts)} "
+            f"ranks, but WORLD_SIZE is {environment_of_rank.world_size}"
+        )
+    # The result of an earlier attempt must not be mistaken for that of this one.
+    result_path(environment_of_rank.results_directory, environment_of_rank.rank).unlink(missing_ok=True)
     faulthandler.enable()
-    if place.world_size > 1 and place.local_ranks is not None:
-        # Without an interface gloo resolves the host's name, which need not lead to this host.
+    if environment_of_rank.world_size > 1 and environment_of_rank.local_ranks is not None:
+        # Without an interface, gloo resolves the host's name, which may lead to another host.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     from campaign.observe.links.rank_measurement import RankMeasurement
 
-    session = RankMeasurement(spec, place)
+    session = RankMeasurement(spec, environment_of_rank)
     try:
         session.run()
     except Exception as error:
         for line in traceback.format_exc().splitlines():
-            print(f"[rank{place.rank}]: {line}", file=sys.stderr)
-        write_links(place.out, session.build_result(f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS]))
+            print(f"[rank{environment_of_rank.rank}]: {line}", file=sys.stderr)
+        write_links(
+            environment_of_rank.results_directory,
+            session.build_result(f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS]),
+        )
         return 1
-    write_links(place.out, session.build_result())
+    write_links(environment_of_rank.results_directory, session.build_result())
     session.leave_group()
     return 0
 

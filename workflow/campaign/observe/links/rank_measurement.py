@@ -1,7 +1,7 @@
-"""The measurements of one rank: every pair in turn, size by size, within the time budget. Needs torch.
+"""Link measurements of one rank: every pair in turn, size by size, within the time budget. Needs torch.
 
-One pair at a time: all other ranks wait for their turn, over gloo also where devices use NCCL, so that their devices are idle. Rank
-0 decides by its clock which sizes fit; every turn carries its decision, so that all ranks measure the same.
+One pair is measured at a time. All other ranks wait for their turn over gloo, even if devices use NCCL, so that their devices are
+idle. Rank 0 decides by its clock which sizes fit. Every turn transmits its decision, so that all ranks measure the same sizes.
 """
 
 from __future__ import annotations
@@ -21,47 +21,53 @@ import torch.distributed as dist
 from campaign.common.accelerators import ACCELERATORS
 from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 from campaign.observe.links.transfer_timing import MAX_COPY_BYTES, MAX_COPY_BYTES_ON_CPU, MessageTimer, time_copies
-from campaign.workloads.trainer.rank_device import bind_to_socket, choose_device, device_module
+from campaign.workloads.trainer.rank_device import bind_to_socket, choose_device, get_device_module
 from campaign.workloads.trainer.rank_interface import RankEnvironment
 
-_BUFFERS_PER_SIZE = 3  # of one size that a rank holds at most
+_BUFFERS_PER_SIZE = 3
+"""Maximum number of buffers of one size that a rank holds."""
 PairSchedule = Callable[[range, int], Iterable[tuple[int, ...]]]
-_INITIAL_TIME_RATIO = 2.0  # time of a size over that of its one-way messages, before one is known
-
-_MAX_SIZE_RATIO = 16  # from one size to the next, at most
+_INITIAL_TIME_RATIO = 2.0
+"""Assumed ratio of the time for one size to the time of its one-way messages, before the first size is measured."""
+_MAX_SIZE_RATIO = 16
+"""Maximum ratio of one size to the size before it."""
 _NUMBER_BYTES = 4
 
 
 def build_size_ladder(sizes_bytes: Sequence[int]) -> Iterator[tuple[int, bool]]:
-    """Yield ascending sizes as (bytes, whether the size counts).
+    """Yield ascending sizes as (bytes, whether the size is measured).
 
-    Auxiliary sizes, which are sent once and do not count, keep each size within 16 times the one before. So the first message
-    over a slow link never takes minutes.
+    Auxiliary sizes are only sent once and not measured. With them, each size is at most 16 times the size before it, so that the
+    first message over a slow link never takes minutes.
     """
-    before = None
+    previous_size = None
     for size in sorted(set(sizes_bytes)):
-        while before is not None and size > before * _MAX_SIZE_RATIO:
-            before = before * _MAX_SIZE_RATIO // _NUMBER_BYTES * _NUMBER_BYTES
-            if before < size:
-                yield before, False
+        while previous_size is not None and size > previous_size * _MAX_SIZE_RATIO:
+            previous_size = previous_size * _MAX_SIZE_RATIO // _NUMBER_BYTES * _NUMBER_BYTES
+            if previous_size < size:
+                yield previous_size, False
         yield size, True
-        before = size
+        previous_size = size
 
 
 @dataclass
 class PassForecast:
-    """How long a pass over all pairs takes, by message size: sums of latency + size / bandwidth (Hockney 1994) are linear in it."""
+    """Forecast of the duration of a pass over all pairs by message size.
+
+    The duration is linear in the size, as a sum of latency + size / bandwidth (Hockney 1994).
+    """
 
     passes: list[tuple[int, float]] = field(default_factory=list)
 
     def add_pass(self, size_bytes: int, pass_s: float) -> None:
-        """Add the duration of a measured pass; sizes ascend."""
+        """Add the duration of a measured pass. Sizes must ascend."""
         self.passes.append((size_bytes, pass_s))
 
     def predict_pass_s(self, size_bytes: int) -> float:
-        """Seconds expected of a pass with a larger size; 0 before anything is known.
+        """Return the expected duration (seconds) of a pass with a larger size, or 0 before the first pass.
 
-        Along the line through the last two sizes, and never less than the last: where latency rules, noise can make the line fall.
+        The duration is extrapolated from the last two sizes. It is never less than the last duration, because noise can make the
+        line fall if latency dominates.
         """
         if not self.passes:
             return 0.0
@@ -69,12 +75,15 @@ class PassForecast:
         if len(self.passes) == 1:
             return seconds
         size_before, seconds_before = self.passes[-2]
-        rise = (seconds - seconds_before) / (size - size_before)
-        return seconds + max(0.0, rise) * (size_bytes - size)
+        slope = (seconds - seconds_before) / (size - size_before)
+        return seconds + max(0.0, slope) * (size_bytes - size)
 
 
 class RankMeasurement:
-    """One rank. `run` measures; `result` gives what was measured, also after an error; then call `leave_group`."""
+    """Measurement of one rank.
+
+    `run` measures. `build_result` returns the measurements, even after an error. `leave_group` must be called at the end.
+    """
 
     def __init__(self, spec: LinkSpec, place: RankEnvironment) -> None:
         self.spec = spec
@@ -92,10 +101,10 @@ class RankMeasurement:
         self._stopped = False
 
     def run(self) -> None:
-        """Measure everything; raises what torch raises."""
+        """Measure everything. Exceptions of torch are not caught."""
         torch.set_num_threads(1)
         self.device = choose_device(self.spec.device, self.place.local_rank)
-        bind_to_socket(self.device)  # as ranks of runs are
+        bind_to_socket(self.device)  # The ranks of runs are bound in the same way.
         self._join_group()
         self._exchange = MessageTimer(self.device)
         self._measure_host_device()
@@ -105,12 +114,13 @@ class RankMeasurement:
         for number, (size, counts) in enumerate(build_size_ladder(self.spec.sizes_bytes)):
             if not self._fits_in_memory(size):
                 self._leave_out(size, "does not fit into the memory of a rank", counts)
-            elif not self._agree(number == 0 or self._fits_in_time(size, counts)):
-                self._leave_out(size, f"would not fit into the {self.spec.budget_s:g} s of the stage", counts)
+            elif not self._share_decision(number == 0 or self._fits_in_time(size, counts)):
+                self._leave_out(size, f"would exceed the time limit of the stage ({self.spec.budget_s:g} s)", counts)
             elif not (self._measure_size(size, first=number == 0) if counts else self._probe_size(size)):
-                self._leave_out(size, f"stopped at the end of the {self.spec.budget_s:g} s of the stage", counts)
+                self._leave_out(size, f"stopped at the time limit of the stage ({self.spec.budget_s:g} s)", counts)
 
     def build_result(self, error: str = "") -> RankLinks:
+        """Return the measurements of this rank, with an error if it failed."""
         to_device, from_device = self._copies or (None, None)
         return RankLinks(
             rank=self.place.rank,
@@ -131,13 +141,14 @@ class RankMeasurement:
         )
 
     def leave_group(self) -> None:
+        """Leave the process group of all ranks."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
     @property
     def _gpus(self) -> Any:
-        """torch's module of the device; None on a CPU."""
-        return None if self.device.type == "cpu" else device_module(self.device.type)
+        """Module of torch for the kind of device; None on a CPU."""
+        return None if self.device.type == "cpu" else get_device_module(self.device.type)
 
     def _join_group(self) -> None:
         kind = ACCELERATORS[self.spec.device]
@@ -149,43 +160,48 @@ class RankMeasurement:
                 timeout=timedelta(seconds=self.spec.time_out_s),
             )
 
-    def _agree(self, yes: bool) -> bool:
+    def _share_decision(self, decision: bool) -> bool:
         """Wait for all ranks, and return the decision of rank 0."""
-        word = torch.tensor([int(yes and self.place.rank == 0)])
-        dist.all_reduce(word)
-        return bool(word.item())
+        flag = torch.tensor([int(decision and self.place.rank == 0)])
+        dist.all_reduce(flag)
+        return bool(flag.item())
 
     def _wait_for_turn(self, may_stop: bool) -> bool:
-        return self._agree(not may_stop or self._remaining_s() > 0)
+        """Wait for all ranks, and return False if rank 0 stops because the time ran out."""
+        return self._share_decision(not may_stop or self._remaining_s() > 0)
 
     def _remaining_s(self) -> float:
         return self.spec.budget_s - (time.monotonic() - self._started_s)
 
-    def _fits_in_time(self, size: int, counts: bool) -> bool:
-        times = (self.spec.warmup + self.spec.repeats) * self._share if counts else 1.0
+    def _fits_in_time(self, size: int, is_measured: bool) -> bool:
+        """Return whether the forecast time of a size is within the remaining time."""
+        times = (self.spec.warmup + self.spec.repeats) * self._share if is_measured else 1.0
         return self._forecast.predict_pass_s(size) * times <= self._remaining_s()
 
     def _fits_in_memory(self, size: int) -> bool:
         """Return whether all ranks have enough free memory."""
-        # Hosts whose devices are CPU processes can all be one machine.
+        # Hosts whose devices are CPU processes may all be on one machine.
         is_shared = self._gpus is None
         free = (
-            _available_memory_bytes() // self.place.world_size if is_shared else self._gpus.mem_get_info(self.device)[0]
+            _read_available_memory_bytes() // self.place.world_size
+            if is_shared
+            else self._gpus.mem_get_info(self.device)[0]
         )
-        word = torch.tensor([int(_BUFFERS_PER_SIZE * size > free)])
-        dist.all_reduce(word)
-        return not word.item()
+        flag = torch.tensor([int(_BUFFERS_PER_SIZE * size > free)])
+        dist.all_reduce(flag)
+        return not flag.item()
 
-    def _leave_out(self, size: int, why: str, counts: bool) -> None:
-        # All ranks stop alike, but between two pairs: some have measured the size with some peers.
-        every: list[list[Any]] = [self._unidirectional, self._bidirectional, self._allreduce]
-        for times in every:
-            times[:] = [each for each in times if each.size_bytes != size]
+    def _leave_out(self, size: int, reason: str, counts: bool) -> None:
+        """Drop the measurements of a size, and list it as left out unless it is auxiliary."""
+        # All ranks stop between the same two pairs, when some have already measured this size with some peers.
+        time_lists: list[list[Any]] = [self._unidirectional, self._bidirectional, self._allreduce]
+        for times in time_lists:
+            times[:] = [pair_times for pair_times in times if pair_times.size_bytes != size]
         if counts:
-            self._left_out.append(LeftOut(size_bytes=size, why=why))
+            self._left_out.append(LeftOut(size_bytes=size, why=reason))
 
     def _probe_size(self, size: int) -> bool:
-        """Send one message of an auxiliary size per pair, to forecast the next size."""
+        """Send one message of an auxiliary size per pair, to forecast the time of the next size."""
         buffer = self._exchange.create_buffer(size)
         started_s = time.monotonic()
         for peer, sends in self._iterate_turns(permutations, may_stop=True):
@@ -194,24 +210,28 @@ class RankMeasurement:
         return not self._stopped
 
     def _measure_size(self, size: int, first: bool) -> bool:
-        """Measure one size, and return False if the time ran out. The first size is always measured, for the latency."""
+        """Measure one size, and return False if the time ran out. The first size is always measured, as it gives the latency."""
         started_s = time.monotonic()
-        exchange, out, into = self._exchange, self._exchange.create_buffer(size), self._exchange.create_buffer(size)
+        exchange, send_buffer, receive_buffer = (
+            self._exchange,
+            self._exchange.create_buffer(size),
+            self._exchange.create_buffer(size),
+        )
         if not self._measure_pairs(
-            self._unidirectional, size, permutations, partial(exchange.time_one_way, out), not first
+            self._unidirectional, size, permutations, partial(exchange.time_one_way, send_buffer), not first
         ):
             return False
         one_way_s = time.monotonic() - started_s
-        both_ways = partial(exchange.time_both_ways, out, into)
+        both_ways = partial(exchange.time_both_ways, send_buffer, receive_buffer)
         if not (
             self._measure_pairs(self._bidirectional, size, combinations, both_ways, not first)
-            and self._measure_allreduce(out, first)
+            and self._measure_allreduce(send_buffer, first)
         ):
             return False
         self._forecast.add_pass(size, one_way_s / (self.spec.warmup + self.spec.repeats))
         self._share = max(1.0, (time.monotonic() - started_s) / one_way_s)
         return not first or self._measure_pairs(
-            self._latency, size, permutations, partial(exchange.time_ping_pong, out), False
+            self._latency, size, permutations, partial(exchange.time_ping_pong, send_buffer), False
         )
 
     def _measure_pairs(
@@ -222,9 +242,9 @@ class RankMeasurement:
         sample: Callable[[int, bool], float],
         may_stop: bool,
     ) -> bool:
-        """Measure the times of every pair, stored by the rank that begins; False if the time ran out."""
+        """Measure the times of every pair, and return False if the time ran out. The rank that begins stores the times."""
         for peer, begins in self._iterate_turns(pairs, may_stop):
-            times = self._repeat(partial(sample, peer, begins))
+            times = self._repeat_sample(partial(sample, peer, begins))
             if begins:
                 pair_times.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
         return not self._stopped
@@ -240,6 +260,7 @@ class RankMeasurement:
                 yield sum(pair) - rank, rank == pair[0]
 
     def _measure_allreduce(self, buffer: torch.Tensor, first: bool) -> bool:
+        """Measure all-reduce operations of one size, and return False if the time ran out."""
         times = []
         for _ in range(self.spec.warmup + self.spec.repeats):
             if not self._wait_for_turn(may_stop=not first):
@@ -255,37 +276,37 @@ class RankMeasurement:
         """Run a first all-reduce, which creates the communicator, and raise RuntimeError if its sum is wrong."""
         ones = torch.ones(2, device=self.device)
         dist.all_reduce(ones)
-        if found := [value for value in ones.tolist() if value != self.place.world_size]:
-            raise RuntimeError(f"an all-reduce of ones over {self.place.world_size} ranks gave {found[0]}")
+        if wrong_sums := [value for value in ones.tolist() if value != self.place.world_size]:
+            raise RuntimeError(f"an all-reduce of ones over {self.place.world_size} ranks gave {wrong_sums[0]}")
 
-    def _repeat(self, sample: Callable[[], float]) -> tuple[float, ...]:
+    def _repeat_sample(self, sample: Callable[[], float]) -> tuple[float, ...]:
         return tuple([sample() for _ in range(self.spec.warmup + self.spec.repeats)][self.spec.warmup :])
 
     def _measure_host_device(self) -> None:
-        """One device at a time: those of a host share the way to its memory."""
+        """Measure copies between host and device, one device at a time, because devices of a host share the path to memory."""
         max_bytes = MAX_COPY_BYTES_ON_CPU if self._gpus is None else MAX_COPY_BYTES
         size = min(max_bytes, self.spec.sizes_bytes[-1])
         for rank in range(self.place.world_size):
             if self.place.world_size > 1:
                 self._wait_for_turn(may_stop=False)
             if rank == self.place.rank:
-                both = time_copies(self.device, size, self.spec.warmup, self.spec.repeats)
-                self._copies = [CollectiveTimes(size_bytes=size, times_s=tuple(times)) for times in both]
+                copy_times = time_copies(self.device, size, self.spec.warmup, self.spec.repeats)
+                self._copies = [CollectiveTimes(size_bytes=size, times_s=tuple(times)) for times in copy_times]
 
     def _list_reachable_peers(self) -> dict[int, bool]:
-        """Return whether this device can access each peer's memory, by rank on the same host."""
+        """Return whether this device can access the memory of each peer on the same host, by rank."""
         gpus = self._gpus
         if gpus is None or gpus.device_count() == 1:
             return {}
-        mine, own = self.spec.hosts[self.place.rank], self.device.index
-        there = [rank for rank, host in enumerate(self.spec.hosts) if host == mine]
+        own_host, device_index = self.spec.hosts[self.place.rank], self.device.index
+        ranks_on_host = [rank for rank, host in enumerate(self.spec.hosts) if host == own_host]
         return {
-            rank: gpus.can_device_access_peer(own, index)
-            for rank in there
-            if (index := own + rank - self.place.rank) != own and 0 <= index < gpus.device_count()
+            rank: gpus.can_device_access_peer(device_index, index)
+            for rank in ranks_on_host
+            if (index := device_index + rank - self.place.rank) != device_index and 0 <= index < gpus.device_count()
         }
 
 
-def _available_memory_bytes() -> int:
+def _read_available_memory_bytes() -> int:
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

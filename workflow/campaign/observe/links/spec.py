@@ -1,4 +1,4 @@
-"""Specification and result (`<out>/rank<r>.json`, schema links-rank/1) of a rank that measures links. Without torch."""
+"""Specification and result (`<out>/rank<r>.json`, schema links-rank/1) of a rank that measures links. Does not need torch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from campaign.common.files import read_bytes, write_once
 from campaign.spec.fields import ClosedModel
 from campaign.workloads.trainer.rank_interface import result_path
 
-_NUMBER_BYTES = 4  # of an fp32
+_NUMBER_BYTES = 4
+"""Size of an fp32 number."""
 
 
 class LinkSpec(ClosedModel):
-    """Specification of one link measurement. `hosts` is by rank."""
+    """Specification of one link measurement. `hosts` has the host of each rank."""
 
     hosts: tuple[str, ...] = Field(min_length=1)
     sizes_bytes: tuple[int, ...] = Field(min_length=1)
@@ -25,7 +26,7 @@ class LinkSpec(ClosedModel):
     warmup: int = Field(ge=0)
     budget_s: float = Field(gt=0)
     device: AcceleratorKind
-    time_out_s: float = Field(gt=0, description="of one operation between ranks; waiting for a turn is one too")
+    time_out_s: float = Field(gt=0, description="time limit of one operation between ranks, such as waiting for a turn")
 
     @field_validator("sizes_bytes")
     @classmethod
@@ -47,17 +48,17 @@ class PairTimes(CollectiveTimes):
 
 
 class LeftOut(ClosedModel):
-    """A size that was not measured, for all pairs alike."""
+    """Size that was measured for no pair, with the reason."""
 
     size_bytes: int
     why: str
 
 
 class RankLinks(ClosedModel):
-    """What one rank measured. Whatever exists on no device of its kind is absent.
+    """Measurements of one rank. Those that its kind of device does not support are absent.
 
-    latency: half a ping-pong that this rank began; unidirectional: messages that it sent, timed until the receiver's word that they
-    had arrived; bidirectional: both directions at once, by the lower rank of the two, timed until both had arrived.
+    latency: half of the ping-pongs that this rank began; unidirectional: messages that it sent, timed until the receiver confirmed
+    their arrival; bidirectional: messages in both directions at once, timed by the lower rank until both had arrived.
     """
 
     schema_version: Literal["links-rank/1"] = "links-rank/1"
@@ -75,17 +76,17 @@ class RankLinks(ClosedModel):
     to_device: CollectiveTimes | None = None
     from_device: CollectiveTimes | None = None
     p2p: dict[int, bool] = Field(
-        default_factory=dict, description="by rank: whether this device reaches that one's memory"
+        default_factory=dict, description="whether this device can access the memory of another, by rank"
     )
-    left_out: tuple[LeftOut, ...] = Field(default=(), description="rank 0's word for all")
+    left_out: tuple[LeftOut, ...] = Field(default=(), description="sizes that were not measured, as decided by rank 0")
 
 
 def read_spec(path: Path) -> LinkSpec:
-    """Read a specification. Raises ConfigError with the file and the problem."""
+    """Read a specification. Raises ConfigError if it cannot be read or is invalid."""
     try:
         return LinkSpec.model_validate_json(read_bytes(path))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+        raise ConfigError(f"{path} cannot be read ({error.strerror})") from error
     except ValidationError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -96,7 +97,7 @@ def write_links(out: Path, links: RankLinks) -> None:
 
 
 def read_links(out: Path, world_size: int) -> tuple[RankLinks | None, ...]:
-    """Read the results of all ranks, None for a rank without one. Raises RecordError for a damaged file."""
+    """Read the results of all ranks. The entry of a rank without a result is None. Raises RecordError for a damaged file."""
     results: list[RankLinks | None] = []
     for rank in range(world_size):
         path = result_path(out, rank)
@@ -105,5 +106,5 @@ def read_links(out: Path, world_size: int) -> tuple[RankLinks | None, ...]:
         except FileNotFoundError:
             results.append(None)
         except (OSError, ValidationError) as error:
-            raise RecordError(f"{path}: not a whole links-rank/1 result ({error})") from error
+            raise RecordError(f"{path} is not a complete links-rank/1 result ({error})") from error
     return tuple(results)

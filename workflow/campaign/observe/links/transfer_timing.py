@@ -1,8 +1,8 @@
-"""Timed messages between two ranks, and copies between a device and its host's memory. Needs torch.
+"""Timed messages between two ranks, and timed copies between a device and its host's memory. Needs torch.
 
-Every message of a sample is answered: the clock of the sender runs from before the send until the receiver's word (4 bytes) that
-all of it is there. A GPU queues operations, and the clock stops after the last of them (`synchronize`), so that times hold the
-start of kernels, as they do in every program that uses NCCL.
+Every message of a sample is answered. The sender measures from before the send until the receiver confirms with a word (4 bytes)
+that all data has arrived. A GPU queues operations, and the clock stops after the last of them (`synchronize`). Times therefore
+include the start of kernels, as in every program that uses NCCL.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from campaign.workloads.trainer.rank_device import device_module
+from campaign.workloads.trainer.rank_device import get_device_module
 
-PING_PONGS = 10  # in one latency sample
+PING_PONGS = 10
+"""Number of ping-pongs in one latency sample."""
 MAX_COPY_BYTES = 2**28
 MAX_COPY_BYTES_ON_CPU = 2**26
-"""Beyond every cache; a larger copy within main memory says nothing more."""
+"""Maximum size of a copy within main memory. It exceeds all caches, so larger copies give no further information."""
 
 
 class MessageTimer:
-    """This rank's end of timed messages with one other rank at a time."""
+    """Timer of messages between this rank and one other rank at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._word = torch.zeros(1, device=device)
+        self._empty_word = torch.zeros(1, device=device)
         self._answer = torch.zeros(1, device=device)
 
     def create_buffer(self, size_bytes: int) -> torch.Tensor:
@@ -38,10 +39,10 @@ class MessageTimer:
 
     def synchronize(self) -> None:
         if self.device.type != "cpu":
-            device_module(self.device.type).synchronize(self.device)
+            get_device_module(self.device.type).synchronize(self.device)
 
     def time_ping_pong(self, buffer: torch.Tensor, peer: int, begins: bool) -> float:
-        """Return the one-way latency in seconds, on a GPU the mean of several queued round trips, else their median."""
+        """Return the one-way latency in seconds: the median of several round trips, or their mean on a GPU."""
         self.synchronize()
         trips_s = []
         started_s = before_s = time.perf_counter()
@@ -55,43 +56,43 @@ class MessageTimer:
             trips_s.append((now_s := time.perf_counter()) - before_s)
             before_s = now_s
         self.synchronize()
-        whole_s = (time.perf_counter() - started_s) / PING_PONGS
-        # On a queue only the whole has an end; elsewhere a trip during which something else ran says nothing of the link.
-        return (median(trips_s) if self.device.type == "cpu" else whole_s) / 2
+        mean_trip_s = (time.perf_counter() - started_s) / PING_PONGS
+        # A GPU queues the round trips, so only their total time is known. On a CPU, the median excludes disturbed round trips.
+        return (median(trips_s) if self.device.type == "cpu" else mean_trip_s) / 2
 
     def time_one_way(self, buffer: torch.Tensor, peer: int, sends: bool) -> float:
-        """Return the seconds until the receiver's acknowledgement; meaningless at the receiver."""
+        """Return the seconds until the receiver's acknowledgement. The result is only meaningful at the sender."""
         self.synchronize()
         started_s = time.perf_counter()
         if sends:
             self._send(buffer, peer)
-            self._receive(self._word, peer)
+            self._receive(self._empty_word, peer)
         else:
             self._receive(buffer, peer)
-            self._send(self._word, peer)
+            self._send(self._empty_word, peer)
         self.synchronize()
         return time.perf_counter() - started_s
 
     def time_both_ways(
         self, send_buffer: torch.Tensor, receive_buffer: torch.Tensor, peer: int, _: bool = True
     ) -> float:
-        """Return the seconds until both ranks have each other's whole buffer."""
+        """Return the seconds until both ranks have received each other's buffer completely."""
         self.synchronize()
         started_s = time.perf_counter()
-        self._swap(send_buffer, receive_buffer, peer)
-        # Sent when this rank has received all, so that receiving the other's says the same of the other.
-        self._swap(self._word, self._answer, peer)
+        self._exchange_buffers(send_buffer, receive_buffer, peer)
+        # Each rank sends its word after it has received all data, so the word of the peer confirms that the peer has, too.
+        self._exchange_buffers(self._empty_word, self._answer, peer)
         self.synchronize()
         return time.perf_counter() - started_s
 
-    # In batches also where it is one operation: NCCL then uses the communicator of all ranks and makes none for each pair.
+    # Even single operations are sent as a batch, because NCCL then uses the communicator of all ranks instead of one per pair.
     def _send(self, buffer: torch.Tensor, peer: int) -> None:
         _run_operations(dist.P2POp(dist.isend, buffer, peer))
 
     def _receive(self, buffer: torch.Tensor, peer: int) -> None:
         _run_operations(dist.P2POp(dist.irecv, buffer, peer))
 
-    def _swap(self, send_buffer: torch.Tensor, receive_buffer: torch.Tensor, peer: int) -> None:
+    def _exchange_buffers(self, send_buffer: torch.Tensor, receive_buffer: torch.Tensor, peer: int) -> None:
         _run_operations(dist.P2POp(dist.isend, send_buffer, peer), dist.P2POp(dist.irecv, receive_buffer, peer))
 
 
@@ -101,10 +102,13 @@ def _run_operations(*operations: dist.P2POp) -> None:
 
 
 def time_copies(device: torch.device, size_bytes: int, warmup: int, repeats: int) -> tuple[list[float], list[float]]:
-    """Return the seconds of copies to and from the device. Host memory is pinned; a CPU process copies within main memory."""
+    """Return the seconds of copies to and from the device.
+
+    Host memory is pinned. A CPU process copies within main memory.
+    """
     host = torch.zeros(size_bytes // 4, pin_memory=device.type != "cpu")
     device_buffer = torch.zeros(size_bytes // 4, device=device)
-    time_copy = _time_by_clock if device.type == "cpu" else partial(_time_by_events, device_module(device.type))
+    time_copy = _time_by_clock if device.type == "cpu" else partial(_time_by_events, get_device_module(device.type))
     to_device = [time_copy(lambda: device_buffer.copy_(host, non_blocking=True)) for _ in range(warmup + repeats)]
     from_device = [time_copy(lambda: host.copy_(device_buffer, non_blocking=True)) for _ in range(warmup + repeats)]
     return to_device[warmup:], from_device[warmup:]

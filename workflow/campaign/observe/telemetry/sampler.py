@@ -1,9 +1,9 @@
-"""The process beside the runs of one host: `python -m campaign.observe.telemetry.sampler --host NAME --interval S --out FILE`.
+"""Sampler process of one host: `python -m campaign.observe.telemetry.sampler --host NAME --interval S --out FILE`.
 
-FILE gets a line of JSON a sample, each written at once, so that whatever ends this process tears at most the last one; the first
-line says what is sampled, how often, and what a look costs. It ends by SIGTERM, as anything does, and when its parent has ended.
-What a look costs is measured at the start, and the interval follows: looks take no more than `SHARE` of a core, and as much again
-for each device. On a host of eight GPUs that is one core in twenty.
+The sampler appends one line of JSON per sample to FILE. Each line is written by one call, so that only the last line can be torn
+when the process ends. The first line holds the host, the interval and the cost of a sample. The sampler ends on SIGTERM, and when
+its parent has ended. It measures the cost of a sample at the start and chooses the interval so that sampling takes at most
+`MAX_CPU_SHARE` of a core, and the same again for each device. On a host with eight GPUs, this is a twentieth of a core.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from campaign.observe.telemetry.sources.program_gauges import read_machine_id
 
 SCHEMA = "telemetry/1"
 MAX_CPU_SHARE = 0.006
-"""Of one core, for looks; with what comes around them, sampling a host without devices stays under 0.01."""
-_REOPEN_INTERVAL_S = 1.0  # a shared file system shows what was written when the file is closed
-_MAX_WALL_SHARE = 0.5  # calls that wait, as for PCIe rates of older drivers, shall not fill the interval
+"""Maximum share of one core for reading samples. With all other work, sampling a host without devices takes less than 0.01."""
+_REOPEN_INTERVAL_S = 1.0
+"""Interval for closing and reopening the file. Other hosts of a shared file system see the content of a closed file."""
+_MAX_WALL_SHARE = 0.5
+"""Maximum share of the interval for reading. Some calls wait, e.g. those for PCIe rates with older drivers."""
 
 
 class ProbeReader:
@@ -50,13 +52,13 @@ class ProbeReader:
         self._clock, self._cpu = clock, cpu
 
     def read_all(self) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, list[tuple[float, float]]]]]:
-        """Return the current values, and times and values of earlier samples, both by part and quantity."""
+        """Return the current values, and the times and values of earlier samples, both by part and quantity."""
         current_values: dict[str, dict[str, float]] = {}
         earlier_samples: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for probe in tuple(self._probes):
-            for part, quantity, value, *at in self._read_probe(probe):
-                if at:
-                    earlier_samples.setdefault(part, {}).setdefault(quantity, []).append((at[0], value))
+            for part, quantity, value, *sample_times in self._read_probe(probe):
+                if sample_times:
+                    earlier_samples.setdefault(part, {}).setdefault(quantity, []).append((sample_times[0], value))
                 else:
                     current_values.setdefault(part, {})[quantity] = value
         return current_values, earlier_samples
@@ -68,12 +70,12 @@ class ProbeReader:
                 self._read_probe(probe)
 
     def max_read_interval_s(self) -> float:
-        """Return the longest interval (seconds) at which such probes lose no counts."""
-        every_s = (probe.max_read_interval_s() for probe in self._probes if hasattr(probe, "max_read_interval_s"))
-        return min(every_s, default=math.inf)
+        """Return the longest interval (seconds) between readings at which no probe loses counts."""
+        intervals_s = (probe.max_read_interval_s() for probe in self._probes if hasattr(probe, "max_read_interval_s"))
+        return min(intervals_s, default=math.inf)
 
     def measure_cost_s(self) -> tuple[float, float]:
-        """Measure processor time and wall time of reading all probes (seconds), as medians of three after a warm-up."""
+        """Measure the processor time and wall time (seconds) of reading all probes, as medians of three readings."""
         costs = []
         for _ in range(4):
             start_s, start_cpu_s = self._clock(), self._cpu()
@@ -86,27 +88,27 @@ class ProbeReader:
     def _read_probe(self, probe: Probe) -> list[SensorReading]:
         try:
             return list(probe.read())
-        except Exception as error:  # one that breaks must not cost the others
-            message = f"{type(probe).__name__} is not read any more: {type(error).__name__}: {error}"
+        except Exception as error:  # A failing probe must not stop the others.
+            message = f"{type(probe).__name__} is no longer read: {type(error).__name__}: {error}"
             print(message, file=sys.stderr, flush=True)
             self._probes.remove(probe)
             return []
 
 
 def choose_interval(requested_s: float, cpu_s: float, wall_s: float, devices: int) -> float:
-    """Return the requested interval, or the shortest one at which sampling stays within its share of processor time.
+    """Return the requested interval, or the shortest interval at which sampling stays within its share of processor time.
 
     Args:
-        asked_s: requested interval in seconds.
-        cpu_s: processor time of one sample.
-        wall_s: wall time of one sample.
+        requested_s: requested interval in seconds.
+        cpu_s: processor time of one sample in seconds.
+        wall_s: wall time of one sample in seconds.
         devices: number of devices.
     """
     return max(requested_s, cpu_s / (MAX_CPU_SHARE * (1 + devices)), wall_s / _MAX_WALL_SHARE)
 
 
 class SampleOutput:
-    """File to which lines are appended, each by one write."""
+    """File to which lines are appended, each by one write call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -117,7 +119,7 @@ class SampleOutput:
     def write_line(self, document: dict[str, Any]) -> None:
         """Append a document as one line.
 
-        A line that cannot be written (full disk) is left out, and a torn line is ended before the next one.
+        A line that cannot be written, e.g. because the disk is full, is left out. A torn line is terminated before the next line.
         """
         text = json.dumps(document, separators=(",", ":")).encode() + b"\n"
         if self._has_torn_line:
@@ -142,12 +144,12 @@ class ParentProcess:
         self._pid = os.getppid()
         self._poll = select.poll()
         self._is_watched = False
-        with suppress(OSError):  # a parent that is in another namespace of pids
+        with suppress(OSError):  # The parent may be in another PID namespace.
             self._poll.register(os.pidfd_open(self._pid), select.POLLIN)
             self._is_watched = True
 
     def wait_for_end(self, timeout_s: float) -> bool:
-        """Wait for this many seconds or until the parent has ended, and return whether it has ended."""
+        """Wait until the parent has ended or the timeout is over, and return whether the parent has ended."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             remaining_s = max(0.0, deadline_s - time.monotonic())
@@ -160,15 +162,15 @@ class ParentProcess:
                 return False
 
 
-def next_tick(started_s: float, interval_s: float, now_s: float) -> float:
-    """Return the next time on the grid that begins at `started`; missed ticks are skipped."""
+def compute_next_tick(started_s: float, interval_s: float, now_s: float) -> float:
+    """Return the next sampling time on the grid that begins at `started_s`. Missed times are skipped."""
     return started_s + (int((now_s - started_s) / interval_s) + 1) * interval_s
 
 
 def sample_until_parent_ends(host: str, options: SamplerOptions, path: Path) -> None:
     """Sample the host until the parent process has ended."""
     parent, output = ParentProcess(), SampleOutput(path)
-    # What tells this host's network from those of others on the same machine.
+    # The number of the network namespace distinguishes hosts that are emulated on the same machine.
     network = Path("/proc/self/ns/net").stat().st_ino
     probes, problems = open_probes(options)
     reader = ProbeReader(probes)
@@ -182,7 +184,7 @@ def sample_until_parent_ends(host: str, options: SamplerOptions, path: Path) -> 
         if current_values or earlier_samples:
             samples = {"sampled": earlier_samples} if earlier_samples else {}
             output.write_line({"time": time.time(), "monotonic": time.monotonic(), "read": current_values, **samples})
-        tick = next_tick(started_s, interval_s, time.monotonic())
+        tick = compute_next_tick(started_s, interval_s, time.monotonic())
         while (remaining_s := tick - time.monotonic()) > 0:
             needed_s = reader.max_read_interval_s()
             if parent.wait_for_end(min(remaining_s, needed_s)):
@@ -194,14 +196,14 @@ def sample_until_parent_ends(host: str, options: SamplerOptions, path: Path) -> 
 def main() -> None:
     """Parse the command line and run the sampler."""
     parser = argparse.ArgumentParser(prog="python -m campaign.observe.telemetry.sampler", description=__doc__)
-    parser.add_argument("--host", required=True, help="its name in the samples")
-    parser.add_argument("--interval", required=True, type=float, help="seconds between samples, from 0.1 on")
-    parser.add_argument("--out", required=True, type=Path, help="file that samples are appended to")
-    parser.add_argument("--gauges", type=Path, help="directory in which programs publish values of their own")
+    parser.add_argument("--host", required=True, help="name of the host in the samples")
+    parser.add_argument("--interval", required=True, type=float, help="seconds between samples, at least 0.1")
+    parser.add_argument("--out", required=True, type=Path, help="file to which samples are appended")
+    parser.add_argument("--gauges", type=Path, help="directory in which programs publish their own values")
     arguments = parser.parse_args()
     if arguments.interval < 0.1:
         parser.error(
-            f"--interval {arguments.interval:g} is too short: from 0.1 s on, sampling takes less than 1 % of a core"
+            f"--interval {arguments.interval:g} is too short; give at least 0.1 s, so that sampling takes less than 1 % of a core"
         )
     sample_until_parent_ends(arguments.host, SamplerOptions(arguments.interval, arguments.gauges), arguments.out)
 

@@ -1,7 +1,7 @@
-"""Samples of one run, read from the growing files of samplers; series of them, with integrals, means and rates over a window.
+"""Samples of one run from the growing files of samplers, as series with integrals, means and rates over a window.
 
-Values are interpolated linearly between samples (trapezoid rule) and constant before the first and after the last one. So integrals
-over adjacent windows add up.
+Values are interpolated linearly between samples (trapezoid rule). They are constant before the first sample and after the last one.
+Integrals over adjacent windows therefore add up.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pydantic import BaseModel, ValidationError
 
 from campaign.common.files import read_json_lines
 
-_LATE_INTERVALS = 2.5
-_LATE_SHARE, _LATE_S = 0.15, 1.5
+_MAX_GAP_INTERVALS = 2.5
+_MAX_GAP_SHARE, _MAX_GAP_S = 0.15, 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class SampleSeries:
         return values[index - 1] + share * (values[index] - values[index - 1])
 
     def restrict(self, window: TimeWindow) -> SampleSeries:
-        """Return the samples in a window, including its edges."""
+        """Return the series of the samples in a window, including its edges."""
         part = slice(bisect_left(self.times, window.start), bisect_right(self.times, window.end))
         return SampleSeries(self.times[part], self.values[part])
 
-    def integral(self, window: TimeWindow) -> float:
+    def integrate(self, window: TimeWindow) -> float:
         """Return the integral over the window (value times seconds)."""
         inside = self.restrict(window)
         times = (window.start, *inside.times, window.end)
@@ -64,9 +64,9 @@ class SampleSeries:
         spans = zip(pairwise(times), pairwise(values), strict=True)
         return sum((later - sooner) * (before + after) / 2 for (sooner, later), (before, after) in spans)
 
-    def mean(self, window: TimeWindow) -> float:
-        """Return the time-weighted mean over the window, so that unevenly spaced samples count by their duration."""
-        return self.integral(window) / window.length_s
+    def compute_mean(self, window: TimeWindow) -> float:
+        """Return the time-weighted mean over the window. Unevenly spaced samples count by their duration."""
+        return self.integrate(window) / window.length_s
 
     def find_peak(self, window: TimeWindow) -> float:
         """Return the largest sample in the window."""
@@ -75,31 +75,33 @@ class SampleSeries:
     def covers(self, window: TimeWindow, interval_s: float) -> bool:
         """Return whether at least two samples cover the window from its start to its end.
 
-        A last sample may still be on its way, and a sampler with many probes reads them in turns; a lost part leaves a longer
-        gap.
+        Short gaps are allowed, because the last sample may not have been written yet and a sampler with many probes reads them in
+        turn. A lost part leaves a longer gap.
         """
         inside = self.restrict(window).times
         if window.length_s <= 0 or len(inside) < 2:
             return False
-        max_gap_s = _LATE_INTERVALS * self._usual_interval_s(interval_s) + min(_LATE_S, _LATE_SHARE * window.length_s)
+        max_gap_s = _MAX_GAP_INTERVALS * self._compute_usual_interval_s(interval_s) + min(
+            _MAX_GAP_S, _MAX_GAP_SHARE * window.length_s
+        )
         return max(later - sooner for sooner, later in pairwise((window.start, *inside, window.end))) <= max_gap_s
 
-    def covered_share(self, window: TimeWindow, interval_s: float) -> float:
-        """Return the share of a window's time for which its samples stand, each for the usual interval to the next one."""
+    def compute_covered_share(self, window: TimeWindow, interval_s: float) -> float:
+        """Return the share of a window that its samples cover. Each sample covers at most the usual interval."""
         inside = self.restrict(window).times
         if window.length_s <= 0 or not inside:
             return 0.0
-        usual_s = self._usual_interval_s(interval_s)
+        usual_s = self._compute_usual_interval_s(interval_s)
         gaps = (later - sooner for sooner, later in pairwise((window.start, *inside, window.end)))
         return sum(min(gap, usual_s) for gap in gaps) / window.length_s
 
-    def _usual_interval_s(self, interval_s: float) -> float:
+    def _compute_usual_interval_s(self, interval_s: float) -> float:
         return max(interval_s, median([later - sooner for sooner, later in pairwise(self.times)] or [0.0]))
 
-    def growth_rate(self, window: TimeWindow) -> float | None:
+    def compute_growth_rate(self, window: TimeWindow) -> float | None:
         """Return the growth of a counter per second, over the part of the window between samples.
 
-        The result is None if the counter went back there (a reset or a wrap), because its count until then is unknown.
+        The result is None if the counter decreased there (by a reset or a wrap), because the lost count is unknown.
         """
         start, end = max(window.start, self.times[0]), min(window.end, self.times[-1])
         return (
@@ -108,33 +110,35 @@ class SampleSeries:
             else None
         )
 
-    def max_growth_rate(self, window: TimeWindow) -> float | None:
-        """Return the largest growth per second between two samples in the window, or None if the counter went back."""
+    def find_max_growth_rate(self, window: TimeWindow) -> float | None:
+        """Return the largest growth per second between two samples in the window, or None if the counter decreased."""
         inside = self.restrict(window)
         spans = zip(pairwise(inside.times), pairwise(inside.values), strict=True)
         rates = ((after - before) / (later - sooner) for (sooner, later), (before, after) in spans)
         return max(rates, default=None) if self._is_monotonic(window) else None
 
     def _is_monotonic(self, window: TimeWindow) -> bool:
-        """Return whether the counter never went back between the samples that enclose the window."""
+        """Return whether the counter never decreased between the samples that enclose the window."""
         around = slice(max(0, bisect_right(self.times, window.start) - 1), bisect_left(self.times, window.end) + 1)
         return all(later >= sooner for sooner, later in pairwise(self.values[around]))
 
 
 def sum_counters(parts: Sequence[SampleSeries]) -> SampleSeries | None:
-    """Return the sum of several counters at the times at which all were read, or None without such times."""
+    """Return the sum of several counters at the times at which all were read, or None if there are no such times."""
     if not parts:
         return None
     values = [dict(zip(values_by_time.times, values_by_time.values, strict=True)) for values_by_time in parts]
-    common = [time for time in parts[0].times if all(time in values_by_time for values_by_time in values)]
+    common_times = [time for time in parts[0].times if all(time in values_by_time for values_by_time in values)]
     return (
-        SampleSeries(tuple(common), tuple(sum(values_by_time[time] for values_by_time in values) for time in common))
-        if common
+        SampleSeries(
+            tuple(common_times), tuple(sum(values_by_time[time] for values_by_time in values) for time in common_times)
+        )
+        if common_times
         else None
     )
 
 
-_JUMP_S, _SLEW = 0.05, 1e-3
+_MIN_CLOCK_JUMP_S, _MAX_CLOCK_DRIFT = 0.05, 1e-3
 SeriesKey = tuple[str, str]
 """Part and quantity."""
 
@@ -151,11 +155,11 @@ class _Header(BaseModel):
 class SampleTick(BaseModel):
     """One sample of a host.
 
-    Args:
-        time: Unix seconds by the host's clock.
+    Attributes:
+        time: Unix seconds of the host's clock.
         monotonic: seconds of its monotonic clock.
         read: current values by part and quantity.
-        sampled: times and values of samples that the driver took since the last tick.
+        sampled: times and values of the samples that the device driver has taken since the last sample.
     """
 
     time: float
@@ -168,9 +172,9 @@ class SampleTick(BaseModel):
 class HostSamples:
     """Samples of one host during one run.
 
-    Args:
+    Attributes:
         host: name of the host.
-        machine: identity of the machine; emulated hosts share it.
+        machine: identity of the machine, which emulated hosts share.
         network: identity of the network namespace.
         interval_s: sampling interval in force.
         series: series by part and quantity.
@@ -191,16 +195,16 @@ class HostSamples:
     earlier: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def find_series(self, part: str, quantity: str) -> SampleSeries | None:
-        """Return the series of a part and quantity, or None."""
+        """Return the series of a part and quantity, or None if there is none."""
         return self.series.get((part, quantity))
 
     def list_parts(self, *kinds: str) -> list[str]:
-        """List the parts of some kinds (`gpu`, `nic` ..) in their order."""
+        """Return the parts of the given kinds (`gpu`, `nic` ..) in their order."""
         return list(dict.fromkeys(part for part, _ in self.series if part.partition(":")[0] in kinds))
 
 
 class SampleFile:
-    """File of one sampler, which may not exist yet. Samples read are kept until `drop_before`."""
+    """File of one sampler, which may not exist yet. Samples are kept in memory until `drop_before`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -209,7 +213,7 @@ class SampleFile:
         self._ticks: list[SampleTick] = []
 
     def read_new_lines(self) -> None:
-        """Read the lines completed since the last call; torn and malformed lines are skipped."""
+        """Read the lines that were completed since the last call. Torn and malformed lines are skipped."""
         try:
             lines, self._offset = read_json_lines(self._path, self._offset)
         except OSError:
@@ -222,7 +226,7 @@ class SampleFile:
                     self._ticks.append(SampleTick.model_validate(line))
 
     def collect_samples(self, start: float, end: float) -> HostSamples | None:
-        """Return the samples between two Unix times by the host's clock, or None if the sampler has written nothing."""
+        """Return the samples between two Unix times of the host's clock, or None if the sampler has written nothing."""
         if self._header is None:
             return None
         series, jumped_s = build_series([tick for tick in self._ticks if start <= tick.time <= end])
@@ -236,11 +240,11 @@ class SampleFile:
 
 
 def build_series(ticks: Sequence[SampleTick]) -> tuple[dict[SeriesKey, SampleSeries], float]:
-    """Build series by part and quantity, and return them with the amount by which the clock was set (0 if not at all).
+    """Build series by part and quantity. Return them with the seconds by which the clock was set, 0 if it was not.
 
-    If the clock was set, times continue from the first tick by the monotonic clock, and the driver's samples are left out.
+    If the clock was set, times after the first sample follow the monotonic clock, and the device driver's samples are left out.
     """
-    jumped_s = max((_clock_jump_s(*pair) for pair in pairwise(ticks)), default=0.0)
+    jumped_s = max((_compute_clock_jump_s(*pair) for pair in pairwise(ticks)), default=0.0)
     values_by_key: dict[SeriesKey, dict[float, float]] = {}
     latest_time = float("-inf")
     start = ticks[0].time if ticks else 0.0
@@ -250,7 +254,9 @@ def build_series(ticks: Sequence[SampleTick]) -> tuple[dict[SeriesKey, SampleSer
         for part, values in tick.sampled.items()
         for quantity, samples in values.items()
     ):
-        values_by_key.setdefault((part, quantity), {}).update((at, value) for at, value in samples if at >= start)
+        values_by_key.setdefault((part, quantity), {}).update(
+            (sample_time, value) for sample_time, value in samples if sample_time >= start
+        )
     for tick in ticks:
         time = ticks[0].time + tick.monotonic - ticks[0].monotonic if jumped_s else tick.time
         if time <= latest_time:
@@ -264,11 +270,11 @@ def build_series(ticks: Sequence[SampleTick]) -> tuple[dict[SeriesKey, SampleSer
     }, jumped_s
 
 
-def _clock_jump_s(sooner: SampleTick, later: SampleTick) -> float:
-    """Return by how much the clock was set between two ticks (seconds), 0 within the usual drift."""
-    elapsed_s = later.monotonic - sooner.monotonic
-    jumped_s = abs(later.time - sooner.time - elapsed_s)
-    return 0.0 if jumped_s <= _JUMP_S + _SLEW * abs(elapsed_s) else jumped_s
+def _compute_clock_jump_s(earlier: SampleTick, later: SampleTick) -> float:
+    """Return the seconds by which the clock was set between two samples, or 0 if the difference is usual drift."""
+    elapsed_s = later.monotonic - earlier.monotonic
+    difference_s = abs(later.time - earlier.time - elapsed_s)
+    return 0.0 if difference_s <= _MIN_CLOCK_JUMP_S + _MAX_CLOCK_DRIFT * abs(elapsed_s) else difference_s
 
 
 def build_columns(hosts: Iterable[HostSamples]) -> dict[str, list[Any]]:

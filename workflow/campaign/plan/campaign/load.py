@@ -22,7 +22,7 @@ from campaign.common.paths import CONFIG_DIRECTORY
 from campaign.fabrics import FABRICS, list_fabric_modules, load_fabric_kind
 from campaign.spec.campaign_file import CampaignFile
 from campaign.spec.fields import PATTERN_WORDS
-from campaign.spec.metric import unit_words
+from campaign.spec.metric import get_unit_words
 from campaign.spec.system_file import SystemFile
 from campaign.spec.yaml_file import Location, YamlFile, read_yaml
 from campaign.workloads import load_stored_class, load_workload_class, remove_obsolete_keys
@@ -439,7 +439,7 @@ def _suggest_number(text: object, key: str, *, is_integer_key: bool) -> str:
         return "write a whole number" if is_integer_key else "write a number"
     if isinstance(text, float):
         return f"write {text:.0f}" if text.is_integer() else "write a whole number"
-    words = unit_words(f"_{key}")
+    words = get_unit_words(f"_{key}")
     with suppress(ValueError):  # 1e3 is a text in YAML 1.1
         value = float(text)
         return (

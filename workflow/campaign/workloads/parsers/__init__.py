@@ -1,6 +1,6 @@
 """Parsers of the logs of other programs, one module per program.
 
-A parser knows the meaning of the numbers that its program prints, and which of them mislead.
+The module of each parser documents the meaning of the numbers that its program prints, and which of them are misleading.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from campaign.common.errors import suggest_name
+from campaign.common.wording import pluralize
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers.reading import (
     NO_END_MARK,
@@ -48,35 +49,35 @@ __all__ = [
 ]
 
 PARSERS: Mapping[str, str] = {
-    "tf_cnn_benchmarks": "TensorFlow's CNN benchmarks, alone or with Horovod",
+    "tf_cnn_benchmarks": "TensorFlow's CNN benchmarks, with or without Horovod",
     "horovod_synthetic": "Horovod's synthetic benchmarks (PyTorch, TensorFlow, Keras)",
-    "nvidia_bert": "NVIDIA's BERT fine-tuning: printed log, or dllogger.json",
-    "yolov5": "YOLOv5 training: printed log, or results.csv",
+    "nvidia_bert": "NVIDIA's BERT fine-tuning: printed log or dllogger.json",
+    "yolov5": "YOLOv5 training: printed log or results.csv",
     "mlperf": "MLPerf training logs (:::MLLOG)",
-    "hpl": "High-Performance Linpack, also NVIDIA's and HPL-MxP",
-    "nccl_tests": "nccl-tests and rccl-tests: printed log, or the file of -J",
+    "hpl": "High-Performance Linpack, including NVIDIA's version and HPL-MxP",
+    "nccl_tests": "nccl-tests and rccl-tests: printed log, or the JSON file of -J",
     "p2p_bandwidth_latency": "CUDA's p2pBandwidthLatencyTest and bandwidthTest",
-    "nvbandwidth": "nvbandwidth: printed log, or JSON of -j",
+    "nvbandwidth": "nvbandwidth: printed log, or the JSON output of -j",
     "osu": "OSU micro-benchmarks: bandwidth, latency, collectives",
     "perftest": "perftest: ib_write_bw, ib_read_bw, ib_send_bw and their latency tests",
-    "vllm": "vLLM's `vllm bench serve`, TensorRT-LLM's benchmark_serving: file of --save-result, or printed log",
-    "sglang": "SGLang's `bench_serving`: file of --output-file, or printed log",
-    "aiperf": "NVIDIA's AIPerf and GenAI-Perf: profile_export_aiperf.json, or profile_export_genai_perf.json",
-    "trtllm_bench": "TensorRT-LLM's `trtllm-bench throughput` and `latency`: file of --report_json, or printed log",
-    "mlperf_inference": "MLPerf Inference's LoadGen: mlperf_log_summary.txt, or mlperf_log_detail.txt",
-    "gpu_copy": "gpu_copy of SuperBench: copies between host and devices, and between devices",
-    "stream": "STREAM: bandwidth of memory",
+    "vllm": "vLLM's `vllm bench serve` and TensorRT-LLM's benchmark_serving: the file of --save-result, or the printed log",
+    "sglang": "SGLang's `bench_serving`: the file of --output-file, or the printed log",
+    "aiperf": "NVIDIA's AIPerf and GenAI-Perf: profile_export_aiperf.json or profile_export_genai_perf.json",
+    "trtllm_bench": "TensorRT-LLM's `trtllm-bench throughput` and `latency`: the file of --report_json, or the printed log",
+    "mlperf_inference": "MLPerf Inference's LoadGen: mlperf_log_summary.txt or mlperf_log_detail.txt",
+    "gpu_copy": "SuperBench's gpu_copy: copies between host and devices, and between devices",
+    "stream": "STREAM: memory bandwidth",
     "mlc": "Intel's Memory Latency Checker: latencies and bandwidths between NUMA nodes",
     "hpcg": "HPCG: the summary file",
     "graph500": "Graph500's reference code: BFS and SSSP",
-    "gromacs": "GROMACS: md.log, or what mdrun prints",
-    "lammps": "LAMMPS: log.lammps, or what it prints",
-    "megatron": "Megatron-LM's training log, also Primus",
-    "fio": "fio: JSON of --output-format=json",
-    "ior": "IOR: printed table, or JSON",
+    "gromacs": "GROMACS: md.log, or the output of mdrun",
+    "lammps": "LAMMPS: log.lammps, or the output of the program",
+    "megatron": "Training logs of Megatron-LM and Primus",
+    "fio": "fio: the output of --output-format=json",
+    "ior": "IOR: printed table or JSON",
     "dlio": "DLIO and MLPerf Storage: summary.json",
 }
-"""Name of a parser -> logs that it reads. The module of a parser has the same name."""
+"""Logs that each parser reads, by name of the parser. The module of a parser has the same name."""
 
 _PARSERS_WITH_RATE = {
     *("tf_cnn_benchmarks", "horovod_synthetic", "nvidia_bert", "yolov5", "mlperf", "megatron", "dlio"),
@@ -102,7 +103,8 @@ ParserName = Annotated[str, AfterValidator(_check_parser_name), Field(json_schem
 
 _MAX_TESTS_LISTED = 12
 
-# Labels of srun --label, mpirun --tag-output (Open MPI 4 and 5), horovodrun and torchrun, after the time of kubectl logs.
+# Prefixes of a line: the time of `kubectl logs --timestamps`, then the label of srun --label, mpirun --tag-output (Open MPI 4
+# and 5), horovodrun or torchrun.
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")
 _RANK_LABEL = re.compile(
     r" *\d{1,6}: (?!\d+%)|\[(?:[\w.@-]*@)?\d{1,6}(?:,\d{1,6})?\]<std(?:out|err)>: ?|\[(?:default|rank)\d{1,6}\]: ?"
@@ -138,17 +140,18 @@ def read_log(name: str, log: Log, context: RunContext) -> LogReading:
     chosen_tests = select_tests(tests, context.test)
     if not chosen_tests:
         return LogReading(
-            "incomplete", f"no test {context.test} in the log: it has {len(tests)}{_format_test_list(tests)}"
+            "incomplete",
+            f"the log has no test {context.test}, only {pluralize(len(tests), 'test')}{_format_test_list(tests)}",
         )
     if len(tests) == 1 or (context.test is None and have_equal_numbers(tests)):
         return tests[0]
     if context.test is None:
         return LogReading(
-            "invalid", f"{describe_tests(tests)}; say by 'test' of the workload which one counts, such as 'test: last'"
+            "invalid", f"{describe_tests(tests)}; select one with the workload's key 'test', such as 'test: last'"
         )
     (reading,) = chosen_tests
     test_number = len(tests) if context.test == "last" else context.test
-    return replace(reading, flags=(*reading.flags, f"{len(tests)} tests in the log: number {test_number} counts"))
+    return replace(reading, flags=(*reading.flags, f"test {test_number} of the {len(tests)} tests in the log counts"))
 
 
 def select_tests(tests: Sequence[LogReading], test: int | Literal["last"] | None) -> Sequence[LogReading]:
@@ -229,16 +232,16 @@ def have_equal_numbers(tests: Sequence[LogReading]) -> bool:
 
 
 def describe_tests(tests: Sequence[LogReading]) -> str:
-    """Describe in a sentence which tests a log has and, if one of them is incomplete, why that may be."""
+    """Describe the tests of a log in a sentence, with the likely reason if one of them is incomplete."""
     has_incomplete_test = any(test.status == "incomplete" for test in tests[:-1])
     explanation = (
-        "; one without an end was cut off, or ran at the same time, as a program does that was built without MPI"
+        "; an incomplete test was cut off, or several processes ran at once because the program was built without MPI"
     )
-    return f"{len(tests)} tests in one log{_format_test_list(tests)}{explanation if has_incomplete_test else ''}"
+    return f"the log has {len(tests)} tests{_format_test_list(tests)}{explanation if has_incomplete_test else ''}"
 
 
 def _format_test_list(tests: Sequence[LogReading]) -> str:
-    """Format the first tests with their numbers as a list in parentheses, for a message."""
+    """Format the first tests of a log, with their numbers, as a list in parentheses."""
     summaries = [f"{index}: {_summarize_test(test)}" for index, test in enumerate(tests[:_MAX_TESTS_LISTED], 1)]
     remainder = [f"and {len(tests) - _MAX_TESTS_LISTED} more"] if len(tests) > _MAX_TESTS_LISTED else []
     return f" ({', '.join([*summaries, *remainder])})"

@@ -2,9 +2,9 @@
 
 It reads profile_export_aiperf.json or profile_export_genai_perf.json of their artifact directory.
 
-Latencies count from when the client sent a request. `inter_token_latency` has one value per request, its mean
-time per output token after the first; this is the metric TPOT. `inter_chunk_latency` has the individual gaps.
-TTFT and TPOT need --streaming. Latencies and counts include successful requests only. GenAI-Perf does not
+Latencies count from the time when the client sends a request. `inter_token_latency` has one value per request, the
+mean time per output token after the first, which is the metric TPOT. `inter_chunk_latency` has the individual gaps.
+TTFT and TPOT need --streaming. Latencies and counts are those of successful requests only. GenAI-Perf does not
 report failed requests.
 """
 
@@ -58,7 +58,7 @@ class AiperfReader(LogReader):
         if self.document_finder.has_incomplete_document:
             builder.mark_incomplete("the last profile was cut off")
         elif profile is None:
-            builder.mark_incomplete("no profile of AIPerf or GenAI-Perf in the output")
+            builder.mark_incomplete("the output has no profile of AIPerf or GenAI-Perf")
         if profile is None:
             return None
         if profile.get("was_cancelled"):
@@ -84,7 +84,7 @@ def _add_latency(statistics: Any, latency: str, builder: ReadingBuilder) -> None
         return
     unit = statistics.get("unit")
     if (factor := _MS_PER_UNIT.get(str(unit))) is None:
-        builder.mark_invalid(f"{latency} has the unit {unit}, which is no known unit of time")
+        builder.mark_invalid(f"{latency} has the unknown unit {unit}; known units are {', '.join(_MS_PER_UNIT)}")
         return
     if latency == "tpot" and unit == "ns":
         latency = "itl"  # early releases of GenAI-Perf write nanoseconds, and individual gaps under this name
@@ -122,7 +122,9 @@ def _add_counts(profile: Mapping[str, Any], builder: ReadingBuilder) -> float | 
     if rate is None:
         builder.mark_incomplete("the profile has no request throughput")
     elif completed_requests is not None and duration_s and not is_close(completed_requests / duration_s, rate, 0.02):
-        builder.mark_invalid(f"{completed_requests:g} requests in {duration_s:g} s are not {rate:g} per second")
+        builder.mark_invalid(
+            f"the rate of {rate:g}/s does not match {completed_requests:g} requests in {duration_s:g} s"
+        )
     sent_requests = None if completed_requests is None else completed_requests + (failed_requests or 0)
     builder.metrics |= {
         "requests": sent_requests,
@@ -137,7 +139,7 @@ def _add_counts(profile: Mapping[str, Any], builder: ReadingBuilder) -> float | 
     if failed_requests is None:
         builder.add_flag("the client does not report failed requests")
     elif failed_requests:
-        builder.add_flag(f"{failed_requests:g} requests failed, and the client's latencies leave them out")
+        builder.add_flag(f"{failed_requests:g} requests failed and are not included in the client's latencies")
     return rate
 
 

@@ -2,10 +2,10 @@
 
 It reads summary.json in the output directory of a run.
 
-`train_io_mean_MB_per_second` is in MiB/s, in spite of its name. Rates are those of all accelerators together.
-The accelerators are emulated: they compute nothing and wait for as long as a real one would take. Means are
-over epochs, including the first. The utilization counts only if it meets what the benchmark expects.
-`checkpoint_io_mean_GB_per_second` is taken for 2^30 bytes per second (unverified).
+`train_io_mean_MB_per_second` is in MiB/s, despite its name. Rates are those of all accelerators together. The
+accelerators are emulated: they compute nothing and wait as long as a real accelerator would take. Means are over
+epochs, including the first. The run gets a flag if the utilization is below the benchmark's threshold.
+`checkpoint_io_mean_GB_per_second` is assumed to be 2^30 bytes per second (unverified).
 """
 
 from __future__ import annotations
@@ -51,10 +51,13 @@ class DlioReader(LogReader):
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
         """Add the rates, utilization and checkpoint times of the summary, and return the training rate (samples/s)."""
         if not self.metric:
-            builder.mark_incomplete("no whole summary.json of DLIO in the output; name it as the workload's 'result'")
+            builder.mark_incomplete(
+                "the output has no complete summary.json of DLIO; set the workload's key 'result' to that file"
+            )
             return None
-        builder.require_equal("the accelerators are", parse_number(self.summary.get("num_accelerators")), context.ranks)
-        builder.require_equal("the hosts are", parse_number(self.summary.get("num_hosts")), context.hosts)
+        accelerators, hosts = (parse_number(self.summary.get(name)) for name in ("num_accelerators", "num_hosts"))
+        builder.require_equal("number of accelerators", accelerators, context.ranks)
+        builder.require_equal("number of hosts", hosts, context.hosts)
         for key, (name, factor) in _METRICS.items():
             if (value := self.read_number(key, self.metric.get(key))) is not None:
                 builder.metrics[name] = value * factor
@@ -80,14 +83,14 @@ class DlioReader(LogReader):
             )
         if rate is not None and epoch_rates and not is_close(statistics.fmean(epoch_rates), rate, 1e-6):
             builder.mark_invalid(
-                f"the mean of the epochs' rates is {statistics.fmean(epoch_rates):g}/s, the summary says {rate:g}/s"
+                f"the mean rate in the summary is {rate:g}/s, but the mean of the epochs is {statistics.fmean(epoch_rates):g}/s"
             )
         if epoch_rates:
             builder.metrics["epochs"] = float(len(epoch_rates))
         if self.metric.get("train_au_meet_expectation", "success") != "success":
-            builder.add_flag("the utilization of the accelerators is below what the benchmark expects")
+            builder.add_flag("the accelerator utilization is below the benchmark's threshold")
         if rate is not None:
-            builder.add_flag("accelerators were emulated: the rate is that of storage and data loading")
+            builder.add_flag("the accelerators were emulated, so the rate is that of storage and data loading")
 
 
 FORMAT = LogFormat(DlioReader, document_marker=b'"num_accelerators"', max_line_chars=64 << 10)

@@ -1,6 +1,6 @@
 """Expression parsers of a workload file, which read numbers from a log, and hints if nothing is found.
 
-`take: all`, `mean` and `sum` need eight bytes of memory per match, the others none.
+`take: all`, `mean` and `sum` need eight bytes of memory per match. The other values need no memory per match.
 """
 
 from __future__ import annotations
@@ -63,34 +63,34 @@ class Parser(FileModel):
     """Parser that reads one number from the output of a program."""
 
     metric: AxisName
-    """`throughput_per_s`, `step_time_s` (every match is a step), `loss`, or another name that ends in its unit."""
+    """Metric: `throughput_per_s`, `step_time_s` (every match is a step), `loss`, or another name that ends in its unit."""
     regex: str | None = None
     """Regular expression with one group, matched line by line."""
     json_key: str | None = None
-    """Instead of `regex`: a place in the JSON documents of the log, be they a line, many lines, or the whole log. Keys and numbers
-    of elements (from 0) have dots between them, `*` is every element, such as in `jobs.0.read.bw_bytes`."""
+    """Instead of `regex`: path in the JSON documents of the log, which may be one line, many lines or the whole log. The path has
+    keys and element numbers (from 0) with dots between them; `*` is every element. Example: `jobs.0.read.bw_bytes`."""
     csv_column: Annotated[str, Field(min_length=1)] | None = None
-    """Instead of `regex`: name of a column of a table in the log. The line that has this name in a cell is the header, and each
-    line with as many cells below it is a match. Cells are separated by the comma, semicolon or tab of the header."""
+    """Instead of `regex`: name of a column of a table in the log. The line with this name in a cell is the header. Each line
+    below it with the same number of cells is a match. Cells are separated by commas, semicolons or tabs, as in the header."""
     take: Literal["last", "first", "min", "max", "mean", "sum", "all", "only"] = "last"
-    """Match that counts if there are several. Use `all` for step times; `only` makes a run `invalid` that has more than one."""
+    """Match that counts if there are several. Use `all` for step times. With `only`, a run with several matches is `invalid`."""
     skip: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """Number of matches at the beginning of the log that are left out as warm-up, before `take` applies."""
     form: Literal["number", "duration"] = "number"
-    """`duration`: the match is a time such as `1:02:03.5` (h:mm:ss), `02:03` (m:ss) or `2-03:00:00` (with days). The number is its
-    seconds."""
+    """Form of the match. `duration` is a time such as `1:02:03.5` (h:mm:ss), `02:03` (m:ss) or `2-03:00:00` (with days), which is
+    converted to seconds."""
     thousands: Literal[",", ".", " ", "'"] | None = None
-    """Character between groups of three digits, as in `1,234.5`; with `.`, a comma is the decimal point. Nothing is guessed:
-    without it, a run that prints such a character in one number is recorded as `incomplete`."""
+    """Character between groups of three digits, as in `1,234.5`. With `.`, the decimal point is a comma. The character is never
+    guessed: without this key, a run that prints a number with such a character is recorded as `incomplete`."""
     units: dict[str, float] = Field(default_factory=dict)
-    """Unit behind the number -> factor to the metric's unit, such as `{MB/s: 0.001, GB/s: 1}`, where the match holds both. A run
-    that prints one number with another unit, or with none, is recorded as `incomplete`."""
+    """Factors to the metric's unit by printed unit, such as `{MB/s: 0.001, GB/s: 1}`, for matches that contain a number and its
+    unit. A run that prints a number with another unit, or without a unit, is recorded as `incomplete`."""
     scale: float = 1.0
     """Factor to the metric's unit."""
     scope: Literal["total", "per_device"] = "total"
-    """Scope of the printed rate: all devices together (`total`), or one device."""
+    """Scope of the printed rate: all devices together (`total`) or one device (`per_device`)."""
     required: bool = True
-    """True if a run without this number is recorded as `incomplete`."""
+    """If true, a run without this number is recorded as `incomplete`."""
 
     @model_validator(mode="after")
     def _require_valid_source(self) -> Parser:
@@ -103,21 +103,25 @@ class Parser(FileModel):
         if self.form == "duration" and (self.thousands or self.units):
             key = "thousands" if self.thousands else "units"
             raise ValueError(
-                f"'form: duration' reads h:mm:ss, which has no '{key}'; remove '{key}', or 'form' for a plain number"
+                f"'form: duration' reads h:mm:ss and cannot be combined with '{key}'; remove '{key}', or 'form' for a plain number"
             )
         if self.scale == 0:
-            raise ValueError("'scale' makes every number 0; write the factor to the metric's unit, such as 0.001")
+            raise ValueError(
+                "'scale' is 0, so every number would be 0; give the factor to the metric's unit, such as 0.001"
+            )
         if 0.0 in self.units.values():
-            raise ValueError("'units' makes a number 0; write the factor to the metric's unit, such as 0.001")
+            raise ValueError("'units' has the factor 0; give the factor to the metric's unit, such as 0.001")
         if self.regex is not None:
             try:
                 groups = re.compile(self.regex).groups
             except re.error as error:
                 raise ValueError(
-                    f"'{self.regex}' is not a regular expression ({error}); literal brackets are written \\( and \\)"
+                    f"'{self.regex}' is not a valid regular expression ({error}); write \\( and \\) for literal parentheses"
                 ) from error
             if groups != 1:
-                raise ValueError(f"'{self.regex}' has {groups} groups; exactly one must hold the number")
+                raise ValueError(
+                    f"'{self.regex}' has {groups} groups; it must have exactly one, which matches the number"
+                )
         return self
 
     @property
@@ -156,7 +160,7 @@ class ParsedNumbers:
         numbers: number by metric, in the unit of the metric.
         series: all numbers by metric, for parsers with `take: all`.
         missing: required numbers that were not found.
-        unreadable: parsers with a match that has digits and is no number; for required numbers, also parsers whose
+        unreadable: parsers with a match that has digits but is not a number. For required numbers, also parsers whose
             matches are all words.
         ambiguous: parsers with `take: only` and several matches.
         flags: texts and lines that were left out although numbers were found.
@@ -175,21 +179,20 @@ class ParsedNumbers:
 
     @property
     def problem(self) -> tuple[ReadingStatus, str]:
-        """Status of the run (`ok`, `incomplete` or `invalid`), and the reason why it does not count."""
-        problems = [f"not found in the output: {', '.join(self.missing)}"] if self.missing else []
-        problems += [f"matched, but not a number: {', '.join(self.unreadable)}"] if self.unreadable else []
+        """Status of the run (`ok`, `incomplete` or `invalid`), and the reason if it is not `ok`."""
+        problems = [f"the output has no match for {', '.join(self.missing)}"] if self.missing else []
+        problems += [f"a match is not a number: {', '.join(self.unreadable)}"] if self.unreadable else []
         if problems:
             return "incomplete", "; ".join(filter(None, [*problems, self.unended_message]))
         if self.ambiguous:
-            return "invalid", f"several matches where 'take: only' expects one: {', '.join(self.ambiguous)}"
+            return "invalid", f"'take: only' allows one match, but there are several: {', '.join(self.ambiguous)}"
         return "ok", ""
 
 
 def read_expressions(parsers: Sequence[Parser], log: Log, context: RunContext) -> LogReading:
     """Read a log with the parsers of a workload file.
 
-    Without a metric for the rate, the rate is computed from all step times. Of other series, the last number
-    counts.
+    Without a metric for the rate, the rate is computed from all step times. Of other series, the last number counts.
     """
     if problem := log.find_encoding_problem():
         return LogReading("incomplete", problem)
@@ -210,7 +213,7 @@ def read_expressions(parsers: Sequence[Parser], log: Log, context: RunContext) -
     numbers |= {name: values[-1] for name, values in series.items()}
     return LogReading(
         status="nan" if non_finite_names else "ok",
-        problem=f"not a finite number: {', '.join(non_finite_names)}" if non_finite_names else "",
+        problem=f"values are not finite: {', '.join(non_finite_names)}" if non_finite_names else "",
         throughput_per_s=throughput,
         step_times_s=(steps,) if steps and is_finite else (),
         metrics={name: value for name, value in numbers.items() if math.isfinite(value)},
@@ -224,12 +227,12 @@ def read_expressions(parsers: Sequence[Parser], log: Log, context: RunContext) -
 
 
 def _flag_excess_steps(matches: Sequence[MatchCounts], measured_steps: int | None) -> Iterator[str]:
-    """Yield a flag if more step times count than steps were to be measured, for instance because warm-up is among them."""
+    """Yield a flag if there are more step times than steps to measure, for instance because warm-up steps are included."""
     for counts in matches:
         if counts.parser.metric == "step_time_s" and measured_steps is not None and counts.counted > measured_steps:
             yield (
-                f"{pluralize(counts.counted, 'step')} were found, and {measured_steps} were to be measured; if the first ones are "
-                f"warm-up, leave them out by 'skip: {counts.skipped + counts.counted - measured_steps}' of the parser"
+                f"the log has {pluralize(counts.counted, 'step')} instead of the {measured_steps} to measure; if the first "
+                f"steps are warm-up, set 'skip: {counts.skipped + counts.counted - measured_steps}' in the parser"
             )
 
 
@@ -243,10 +246,10 @@ def run_parsers(parsers: Sequence[Parser], log: Log, ranks: int, *, ended_normal
         parsers: parsers to run.
         log: log to read.
         ranks: number of ranks. Rates with `scope: per_device` are multiplied by it.
-        ended_normally: True if the exit code shows that the program came to its end.
+        ended_normally: True if the exit code shows that the program ended normally.
     """
     collectors = [
-        _ParserState(parser, parser.scale * (ranks if parser.scope == "per_device" else 1)) for parser in parsers
+        _MatchCollector(parser, parser.scale * (ranks if parser.scope == "per_device" else 1)) for parser in parsers
     ]
     line_collectors = [
         (collector, find_literal(collector.parser)) for collector in collectors if collector.parser.regex is not None
@@ -278,7 +281,7 @@ def run_parsers(parsers: Sequence[Parser], log: Log, ranks: int, *, ended_normal
             for collector in document_collectors:
                 collector.add_texts(find_values(document, collector.parser.json_key or ""))
     missing = [collector for collector in collectors if collector.parser.required and not collector.number_count]
-    # Otherwise a number with an undeclared separator or unit would be missing among those that count.
+    # Otherwise a number with an undeclared separator or unit would silently be missing from the result.
     unreadable = [
         (collector, collector.unreadable_text or collector.first_word)
         for collector in collectors
@@ -310,14 +313,14 @@ def run_parsers(parsers: Sequence[Parser], log: Log, ranks: int, *, ended_normal
             f"{collector.parser.description} matched {collector.number_count} times" for collector in ambiguous
         ),
         flags=tuple(
-            f"{collector.parser.metric}: {pluralize(collector.word_count, 'word')} in "
-            f"place of a number left out, such as '{collector.first_word}'"
+            f"{collector.parser.metric}: matches left out because they are not numbers: {collector.word_count}, "
+            f"such as '{collector.first_word}'"
             for collector in collectors
             if collector.word_count and collector not in missing
         )
         + tuple(
-            f"{collector.parser.metric}: {pluralize(collector.column_reader.damaged_line_count, 'line')} left out, "
-            f"with another number of cells than the header, such as '{collector.column_reader.first_damaged_line}'"
+            f"{collector.parser.metric}: {pluralize(collector.column_reader.damaged_line_count, 'line')} left out because the "
+            f"number of cells differs from the header, such as '{collector.column_reader.first_damaged_line}'"
             for collector in table_collectors
             if collector.column_reader.damaged_line_count
         ),
@@ -341,19 +344,19 @@ def find_literal(parser: Parser) -> str:
     if parser.regex is None:
         keys = [key for key in (parser.json_key or "").split(".") if key != "*" and not key.isdecimal()]
         return f'"{keys[-1]}"' if keys and re.fullmatch(r"[\w-]+", keys[-1], re.ASCII) else ""
-    # Groups, classes and escapes are skipped. With alternatives or flags no text is certain.
+    # Groups, classes and escapes are skipped. With alternatives or flags, no text is certain.
     if "|" in parser.regex or "(?" in parser.regex:
         return ""
     literal_parts = _CHARACTER_CLASS.sub("\0", re.sub(r"\\.", "\0", parser.regex))
-    while (shortened := re.sub(r"\([^()]*\)", "\0", literal_parts)) != literal_parts:
-        literal_parts = shortened
+    while (shorter_parts := re.sub(r"\([^()]*\)", "\0", literal_parts)) != literal_parts:
+        literal_parts = shorter_parts
     # A quantifier applies to the character before it.
     literal_parts = re.sub(r".(?:[*+?]|\{[^}]*\})+", "\0", literal_parts)
     return max(_LITERAL_TEXT.findall(literal_parts), key=len, default="")
 
 
 @dataclass
-class _ParserState:
+class _MatchCollector:
     """Collector of the matches of one parser."""
 
     parser: Parser
@@ -372,12 +375,12 @@ class _ParserState:
 
     @property
     def missing_description(self) -> str:
-        """Description of the parser, and of the matches that `skip` left out if there are any."""
+        """Description of the parser, with the number of matches if `skip` left all of them out."""
         if not self.match_count:
             return self.parser.description
         return (
-            f"{self.parser.description} behind the first {self.parser.skip}, which 'skip' leaves out "
-            f"({self.match_count} in the output)"
+            f"{self.parser.description} after the first {self.parser.skip} matches, which 'skip' leaves out "
+            f"(the output has {self.match_count})"
         )
 
     @property
@@ -406,9 +409,9 @@ class _ParserState:
         return bool(complete_texts) and len(complete_texts) == len(matches)
 
     def add_texts(self, texts: Iterable[Any]) -> None:
-        """Convert texts or JSON values to numbers and add them, after those that `skip` leaves out. A text of None is ignored.
+        """Convert texts or JSON values to numbers and add them, except for those that `skip` leaves out. None is ignored.
 
-        Values that are no numbers are counted as words, or as unreadable if they have digits.
+        Values that are not numbers are counted as words, or as unreadable if they have digits.
         """
         for text in texts:
             if text is None:
@@ -490,7 +493,7 @@ class _TableColumn:
 
 
 def _split_cells(line: str, separator: str) -> list[str]:
-    """Split a line into cells. Return an empty list if the line is no valid CSV."""
+    """Split a line into cells. Return an empty list if the line is not valid CSV."""
     try:
         return [cell.strip() for cell in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
     except csv.Error:
@@ -577,33 +580,29 @@ def find_misnamed_metrics(parsers: Sequence[Parser], format_location: Callable[[
     for index, parser in enumerate(parsers):
         if parser.metric in MEASURED_BY_CAMPAIGN:
             yield (
-                f"{format_location(index, 'metric')}: '{parser.metric}' is measured by this program for every run, and the table "
-                f"would show that number in its place; use another name, such as 'program_{parser.metric}'"
+                f"{format_location(index, 'metric')}: '{parser.metric}' is reserved, because campaign measures it in every run and "
+                f"the tables would show that value; use another name, such as 'program_{parser.metric}'"
             )
 
 
 def collect_hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:
-    """Collect hints why nothing was found in a log, from the most to the least certain.
-
-    Args:
-        log: log without a number.
-        parser: name of the built-in parser that was used, or None.
-        parsers: expression parsers that were used.
-    """
+    """Collect hints on why nothing was found in a log, the most certain first."""
     if not any(log.read_chunks()):
-        return ["the log is empty: did the program write to a file of its own?"]
+        return ["the log is empty; does the program write its results to a file?"]
     if problem := log.find_encoding_problem():
         return [problem]
     matching_parsers = [name for name in PARSERS if name != parser and _can_read(name, log)]
-    messages = [f"the log reads like one of {PARSERS[name]}: try the parser '{name}'" for name in matching_parsers]
+    messages = [
+        f"the parser '{name}' reads this log ({PARSERS[name]}); use 'parser: {name}'" for name in matching_parsers
+    ]
     if any(expression.regex and expression.regex.startswith("^") for expression in parsers) and has_timestamps(log):
         messages.append(
-            "lines begin with the time that `kubectl logs --timestamps` writes, and an expression begins with ^: leave the option "
-            "out, or the ^"
+            "lines begin with the time that `kubectl logs --timestamps` adds, so an expression with ^ does not match; remove the "
+            "option or the ^"
         )
     for heading, lines in _find_similar_lines(log, parser, parsers):
         messages += [f"{heading}:", *(f"  {line[:_MAX_HINT_CHARS]}" for line in lines)]
-    return messages or ["no line of the log has a number that looks like a rate, a time or a bandwidth"]
+    return messages or ["no line of the log looks like a rate, a time or a bandwidth"]
 
 
 def _can_read(name: str, log: Log) -> bool:
@@ -615,28 +614,22 @@ def _can_read(name: str, log: Log) -> bool:
 
 
 def _find_similar_lines(log: Log, parser: str | None, parsers: Sequence[Parser]) -> Iterator[tuple[str, list[str]]]:
-    """Yield groups of lines that nearly match a parser or look like measurements, each with a heading.
-
-    Args:
-        log: log to search.
-        parser: name of the built-in parser, or None.
-        parsers: expression parsers.
-    """
+    """Yield groups of lines that nearly match a parser or look like measurements, each with a heading."""
     if parser is not None:
         log_format = load_format(parser)
         if log_format.needles and (lines := _take_first_lines(log.read_lines(log_format.needles))):
-            yield f"lines that '{parser}' looked at", lines
+            yield f"lines that the parser '{parser}' examined", lines
             return
     for expression in parsers:
         if expression.csv_column is not None and (
             lines := _take_first_lines(line for line in log.read_lines() if _CELL_LINE.search(line))
         ):
-            yield f"lines of cells, where '{expression.csv_column}' is looked for as the name of a column", lines
+            yield f"lines with cells (the header must have the cell '{expression.csv_column}')", lines
         literal = find_literal(expression)
         if literal.strip() and (lines := _take_first_lines(log.read_lines([literal.encode()]))):
-            yield f"lines with '{literal}', which '{expression.pattern}' does not match whole", lines
+            yield f"lines that contain '{literal}' but may not match all of '{expression.pattern}'", lines
     if lines := _take_first_lines(line for line in log.read_lines() if _RATE_LIKE.search(line)):
-        yield "lines that look like numbers of a measurement", lines
+        yield "lines that look like results of a measurement", lines
 
 
 def _take_first_lines(lines: Iterator[str]) -> list[str]:

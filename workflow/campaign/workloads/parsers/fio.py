@@ -1,11 +1,11 @@
 """Parser of fio with --output-format=json, alone in its output or after lines such as `job: (g=0): rw=...`.
 
 `bw` is in KiB/s, `bw_bytes` of fio 3 in bytes/s. Latencies of fio 2 are in us, those of fio 3 in ns. Without
---group_reporting every job has an entry. Jobs of a group ran together and are added up; groups ran one after
-the other, and each is a test. With --client, the entries are in `client_stats`: one per job and host, and their
-sum, which is left out. Latencies of several entries cannot be added up, and are read only if there is one
-entry. Percentiles are those of `clat`, from submission to completion. Without --direct=1, the result includes
-the page cache of the host.
+--group_reporting, every job has an entry. Jobs of a group ran together, so their rates are added up. Groups ran one
+after the other, and each group is a test. With --client, the entries are in `client_stats`: one per job and host,
+and their sum, which is left out. Latencies of several entries cannot be combined, and are read only if there is one
+entry. Percentiles are those of `clat`, from submission to completion. Without --direct=1, the result includes the
+page cache of the host.
 """
 
 from __future__ import annotations
@@ -60,16 +60,18 @@ class FioReader(LogReader):
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add bandwidths, operation rates and latencies per direction. Jobs with an error make the reading invalid."""
         if not self.jobs:
-            builder.mark_incomplete("no whole document of fio in the output: run it with --output-format=json")
+            builder.mark_incomplete(
+                "the output has no complete JSON document of fio; run fio with --output-format=json"
+            )
             return
         if errors := {f"{job.get('jobname')} ({job.get('error')})" for job in self.jobs if job.get("error") != 0}:
-            builder.mark_invalid(f"jobs ended with an error: {', '.join(sorted(errors))}")
+            builder.mark_invalid(f"jobs failed (error number): {', '.join(sorted(errors))}")
         self.add_settings(builder, self.jobs)
         active_directions = [
             name for name in _DIRECTIONS if self.add_direction(builder, name, [job.get(name) for job in self.jobs])
         ]
         if not active_directions and not errors:
-            builder.mark_incomplete("fio read and wrote nothing")
+            builder.mark_incomplete("fio transferred no data")
         self.program = ",".join(dict.fromkeys(str(job.get("jobname", "")) for job in self.jobs))
 
     def add_settings(self, builder: ReadingBuilder, jobs: Sequence[Mapping[str, Any]]) -> None:
@@ -81,7 +83,7 @@ class FioReader(LogReader):
             for key in _SETTINGS:
                 values_by_option.setdefault(key, set()).add(str(options.get(key, "")))
             if str(options.get("direct", "0")) != "1" and options.get("ioengine") != "null":
-                builder.add_flag("the page cache was not passed over (direct=0)")
+                builder.add_flag("the page cache was not bypassed (direct=0)")
         for key, name in _SETTINGS.items():
             if len(values_by_option[key]) == 1:  # otherwise the jobs differ
                 text = values_by_option[key].pop()
@@ -110,7 +112,7 @@ class FioReader(LogReader):
         builder.metrics[f"{name}_bandwidth_gb_per_s"] = math.fsum(rate or 0.0 for rate in rates) / 1e9
         builder.metrics[f"{name}_operations_per_s"] = math.fsum(operations_per_s or 0.0 for operations_per_s in iops)
         if any((parse_number(entry.get("runtime")) or 0.0) < _MIN_RUNTIME_MS for entry in active_entries):
-            builder.add_flag("a job ran for less than a second")
+            builder.add_flag("a job ran for less than one second")
         if len(active_entries) == 1:
             unit, units_per_us = ("_ns", 1e3) if "lat_ns" in active_entries[0] else ("", 1.0)
             total_latency, completion_latency = (
@@ -126,13 +128,7 @@ class FioReader(LogReader):
 
 
 def _convert_to_us(statistics: Any, name: str, units_per_us: float) -> float | None:
-    """Return a latency in microseconds, or None if it is missing.
-
-    Args:
-        statistics: statistics or percentiles by name.
-        name: key of the latency.
-        units_per_us: units of the latency per microsecond.
-    """
+    """Return a latency in microseconds, or None if it is missing."""
     value = parse_number(statistics.get(name)) if isinstance(statistics, dict) else None
     return None if value is None else value / units_per_us
 

@@ -1,9 +1,10 @@
 """Parser of gpu_copy of SuperBench, which copies between host and devices and between devices.
 
-Copies are made by kernels (sm) or copy engines (dma). A line is a name and GB/s (1e9 bytes, unverified). Names
-contain the NUMA node that starts the copy. Of several nodes the best counts, as the others cross the host's own
-links. Older releases name the device that drives a copy, newer ones the direction (read or write), which is the
-same information. It is unverified if `bi` is the sum of both directions. There is no end mark.
+Copies are made by kernels (sm) or copy engines (dma). A line consists of a name and GB/s (1e9 bytes, unverified).
+Names contain the NUMA node that starts the copy. Of several nodes, the best counts, because copies from the others
+cross the links inside the host. Older releases print the device that drives a copy, newer ones the direction (read
+or write), which is the same information. It is unverified whether `bi` is the sum of both directions. There is no
+end mark.
 """
 
 from __future__ import annotations
@@ -51,19 +52,19 @@ class GpuCopyReader(LogReader):
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add a matrix of rates (GB/s) per kind of copy, from source to target."""
         if not self.rates:
-            builder.mark_incomplete("no line of gpu_copy in the output")
+            builder.mark_incomplete("the output has no result of gpu_copy")
         if self.has_invalid_rate:
-            builder.mark_nan("a rate is not a number above 0")
+            builder.mark_nan("a rate is not a positive number")
             return
         for name, rates in self.rates.items():
-            rows = sorted({source for source, _ in rates}, key=_endpoint_sort_key)
-            columns = sorted({target for _, target in rates}, key=_endpoint_sort_key)
+            rows = sorted({source for source, _ in rates}, key=_make_endpoint_sort_key)
+            columns = sorted({target for _, target in rates}, key=_make_endpoint_sort_key)
             values = tuple(tuple(rates.get((row, column)) for column in columns) for row in rows)
             builder.add_matrix(name, PairMatrix("gb_per_s", tuple(rows), tuple(columns), values))
         builder.flag_missing_end_mark()
 
 
-def _endpoint_sort_key(endpoint: str) -> tuple[int, str]:
+def _make_endpoint_sort_key(endpoint: str) -> tuple[int, str]:
     """Return the key that sorts the host before the devices, and the devices by number."""
     return len(endpoint), endpoint
 

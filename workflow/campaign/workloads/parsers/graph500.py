@@ -1,8 +1,8 @@
 """Parser of Graph500's reference code, which measures breadth-first search (BFS) and shortest paths (SSSP).
 
-The score is the harmonic mean of the rates over all roots, marked by `!`; other means are larger. It counts
-only if the results were validated: with SKIP_VALIDATION the validation times are -1, and the run gets a flag.
-TEPS are traversed edges per second. Rates of different scales or edge factors cannot be compared.
+The score is the harmonic mean of the rates over all roots, marked by `!`; other means are larger. The run gets a
+flag if the results were not validated: with SKIP_VALIDATION, the validation times are -1. TEPS are traversed edges
+per second. Rates of different scales or edge factors cannot be compared.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Graph500Reader(LineReader):
         if self.matches["invalid"]:
             builder.mark_invalid("the validation failed")
         elif ("bfs", "harmonic_mean_teps") not in self.values:
-            builder.mark_incomplete("no harmonic mean of TEPS in the output")
+            builder.mark_incomplete("the output has no harmonic mean of TEPS")
         elif ("bfs", "mean_validate") not in self.values:
-            builder.mark_incomplete("the output ends before the times of validation")
+            builder.mark_incomplete("the output ends before the validation times")
         for kind in ("bfs", "sssp"):
             self.add_rate(builder, kind)
         builder.check_process_count("Graph500", self.values.get(("bfs", "num_mpi_processes")), context)
@@ -62,7 +62,7 @@ class Graph500Reader(LineReader):
         if not math.isfinite(mean):
             builder.mark_nan(f"the rate of {kind} is not a number")
         elif minimum is None or maximum is None or not 0 < minimum * (1 - 1e-5) <= mean <= maximum * (1 + 1e-5):
-            builder.mark_invalid(f"the mean rate of {kind} lies outside of its smallest and largest; a line is torn")
+            builder.mark_invalid(f"the mean rate of {kind} is outside the range of its rates, so a line is damaged")
         else:
             builder.metrics[f"{kind}_gteps"] = mean / 1e9
         if (validation_time_s := self.values.get((kind, "mean_validate"))) is not None and validation_time_s < 0:

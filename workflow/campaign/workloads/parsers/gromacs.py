@@ -1,9 +1,9 @@
 """Parser of GROMACS: md.log, or the output of mdrun.
 
-ns/day depend on the simulated system: compare runs of one input only. Without -resethway or -resetstep, the
-rate includes the start, when GROMACS tunes PME and balances its domains. The end mark of md.log is the line
-`Finished mdrun`; the output of mdrun has none. A gmx without MPI under mpirun simulates the same system once
-per rank, and each rank prints a plausible rate.
+The rate in ns/day depends on the simulated system, so only runs with the same input can be compared. Without
+-resethway or -resetstep, the rate includes the start, when GROMACS tunes PME and balances its domains. The end mark
+of md.log is the line `Finished mdrun`; the output of mdrun has none. Under mpirun, a gmx without MPI simulates the
+same system once per rank, and each rank prints a plausible rate.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GromacsReader(LineReader):
         """Add the simulated time per day, the wall time and the threads. Check that ns/day and hours/ns agree."""
         rates = self.read_rates()
         if not rates:
-            builder.mark_incomplete("no 'Performance:' in ns/day in the output")
+            builder.mark_incomplete("the output has no line 'Performance:' in ns/day")
             return
         ns_per_day, hours_per_ns = rates[-1]
         if not all(map(math.isfinite, rates[-1])):
@@ -63,13 +63,15 @@ class GromacsReader(LineReader):
         elif ns_per_day <= 0 or not is_close(
             _HOURS_PER_DAY / ns_per_day, hours_per_ns, 0.002 + 0.001 / ns_per_day, 0.001
         ):
-            builder.mark_invalid(f"{ns_per_day:g} ns/day are not {hours_per_ns:g} hours/ns; the line is torn")
+            builder.mark_invalid(
+                f"{ns_per_day:g} ns/day does not match {hours_per_ns:g} hours/ns, so the line is damaged"
+            )
         if self.matches["file"] and not self.matches["finished"]:
             builder.mark_incomplete("the log ends before 'Finished mdrun'")
         if len(rates) > 1:
-            builder.mark_invalid("several simulations ran at once in place of one: gmx was built without MPI")
+            builder.mark_invalid("several simulations ran at once instead of one, because gmx was built without MPI")
         if not self.matches["reset"]:
-            builder.add_flag("the rate includes the start of the run, as no counters were reset (-resethway)")
+            builder.add_flag("the rate includes the start of the run, because the counters were not reset (-resethway)")
         builder.metrics |= {"simulated_ns_per_day": ns_per_day, "wall_time_s": self.last_number("wall")}
         builder.settings["threads"] = self.last_number("threads")
         self.from_file = bool(self.matches["file"])

@@ -1,8 +1,8 @@
 """Parser of Horovod's synthetic benchmarks for all frameworks.
 
-Only rank 0 prints. Its `Total` is its own rate times the ranks, not a measured sum. The number after `+-` is
-1.96 standard deviations of its iterations, not an interval of the mean. Rates have one decimal only, so that
-those of slow devices are coarse.
+Only rank 0 prints. Its `Total` is its own rate times the number of ranks, not a measured sum. The number after
+`+-` is 1.96 standard deviations of its iterations, not a confidence interval of the mean. Rates have one decimal
+only, so the rates of slow devices are coarse.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class HorovodSyntheticReader(LineReader):
         """
         totals, device_rates = self.last_match("total"), self.last_match("each")
         if totals is None or device_rates is None:
-            builder.mark_incomplete("no 'Total img/sec' and 'Img/sec per' in the output")
+            builder.mark_incomplete("the output has no lines 'Total img/sec' and 'Img/sec per'")
         else:
             ranks, total_rate, rate_per_device, spread = map(float, (*totals[:2], *device_rates))
             if not math.isfinite(total_rate) or not math.isfinite(rate_per_device):
                 builder.mark_nan("the rate is not a number")
             elif not is_close(total_rate, ranks * rate_per_device, 0, _MAX_ROUNDING_ERROR * (ranks + 1)):
                 builder.mark_invalid(
-                    f"the total of {total_rate:g}/s is not that of {ranks:.0f} times {rate_per_device:g}/s"
+                    f"the total rate of {total_rate:g}/s is not {ranks:.0f} times {rate_per_device:g}/s"
                 )
             rates = [float(rate) for _, rate in self.matches["iteration"]]
             iteration_mean = sum(rates) / len(rates) if rates else math.nan
@@ -69,19 +69,21 @@ class HorovodSyntheticReader(LineReader):
                 and not is_close(iteration_mean, rate_per_device, 0, 2 * _MAX_ROUNDING_ERROR)
             ):
                 builder.mark_invalid(
-                    f"the iterations' mean of {iteration_mean:g}/s is not the printed {rate_per_device:g}/s"
+                    f"the mean of the iterations is {iteration_mean:g}/s, but the printed rate is {rate_per_device:g}/s"
                 )
-            builder.require_equal("the ranks are", ranks, context.ranks)
-            builder.add_flag("the total is rank 0's rate times the ranks, not a measured sum")
+            builder.require_equal("number of ranks", ranks, context.ranks)
+            builder.add_flag("the total is rank 0's rate times the number of ranks, not a measured sum")
             if rate_per_device < _COARSE_PER_S:
-                builder.add_flag(f"printed with one decimal: known to {5 / max(rate_per_device, 0.1):.1f} %")
+                builder.add_flag(
+                    f"the rate has one decimal only, so its uncertainty is {5 / max(rate_per_device, 0.1):.1f} %"
+                )
             builder.metrics = {
                 "throughput_per_device_per_s": rate_per_device,
                 "iteration_rate_std_per_s": spread / _PRINTED_DEVIATIONS,
             }
-        builder.require_equal("the ranks are", self.last_number("ranks"), context.ranks)
+        builder.require_equal("number of ranks", self.last_number("ranks"), context.ranks)
         builder.settings["model"] = (self.last_match("model") or ("",))[0]
-        builder.require_equal("the batch per device is", self.last_number("batch"), context.batch)
+        builder.require_equal("batch per device", self.last_number("batch"), context.batch)
         return float(totals[1]) if totals else None
 
 

@@ -1,7 +1,7 @@
 """Parser of the summary of HPCG, which writes it to `HPCG-Benchmark_<version>_<date>.txt` and not to its output.
 
-Only a result that HPCG calls VALID counts. Short runs are VALID, too, but their rating may be too high or too
-low: official runs take 1800 s or more. The rating includes the overheads of convergence and optimization; the
+Only a result that HPCG reports as VALID counts. Short runs are VALID, too, but their rating may be too high or too
+low; official runs take 1800 s or more. The rating includes the overheads of convergence and optimization; the
 raw rating (`HPCG 2.4 rating`) does not. HPCG 3.1 and NVIDIA's version write `section::name=value`. HPCG 3.0
 writes a YAML file, in which `name: value` is indented below `section:`.
 """
@@ -47,13 +47,7 @@ class HpcgReader(LogReader):
             return self.store_value(self.section, match[1], match[2])
 
     def store_value(self, section: str, name: str, text: str) -> None:
-        """Store a value of the summary. A second process count or rating begins the next test.
-
-        Args:
-            section: heading of the section.
-            name: name of the value.
-            text: value as printed.
-        """
+        """Store a value of the summary. A second process count or rating begins the next test."""
         key = re.sub(r" \(?for historical (?:value\)?|reasons) is$", "", f"{section}::{name}").replace(
             "Rating", "rating"
         )
@@ -76,21 +70,23 @@ class HpcgReader(LogReader):
         gflops = self.values.get(_VALID_RATING)
         if self.is_invalid or self.failed_tests:
             builder.mark_invalid(
-                f"HPCG calls its result invalid{': ' if self.failed_tests else ''}{', '.join(self.failed_tests)}"
+                f"HPCG reports an invalid result{': ' if self.failed_tests else ''}{', '.join(self.failed_tests)}"
             )
         elif gflops is None:
             builder.mark_incomplete(
-                "no 'HPCG result is VALID' in the output: HPCG writes it to a file of its own ('result')"
+                "the output has no line 'HPCG result is VALID'; HPCG writes it to a file, so set the workload's key 'result'"
             )
         elif not math.isfinite(gflops):
             builder.mark_nan("the rating is not a number")
         elif gflops <= 0 or (total := self.values.get(_TOTAL_RATING, gflops)) != gflops:
-            builder.mark_invalid(f"the rating {gflops:g} is not the total with overheads, {total:g}; lines are torn")
+            builder.mark_invalid(
+                f"the rating {gflops:g} differs from the total with overheads, {total:g}, so a line is damaged"
+            )
         elif _EXECUTION_TIME not in self.values:
             builder.mark_incomplete("the summary ends before the execution time")
         time_s, min_official_s = self.values.get(_EXECUTION_TIME), self.values.get(_MIN_OFFICIAL_TIME, 1800.0)
         if time_s is not None and time_s < min_official_s:
-            builder.add_flag(f"the run took {time_s:g} s, official results take {min_official_s:g} s or more")
+            builder.add_flag(f"the run took {time_s:g} s, but official results need at least {min_official_s:g} s")
         builder.check_process_count("HPCG", self.values.get(_PROCESS_COUNT), context)
         builder.metrics |= {
             "hpcg_gflops": gflops,

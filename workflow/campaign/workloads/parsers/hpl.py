@@ -1,10 +1,10 @@
 """Parser of High-Performance Linpack (netlib, vendors', NVIDIA's containers) and HPL-MxP.
 
 A result counts only if its residual check PASSED and its rate matches its size and time: (2/3 N^3 + 3/2 N^2) /
-time, as the program computes it (netlib HPL 2.3, HPL_pdtest). Of several results of one HPL.dat the best that
-passed counts, as in the TOP500. One that FAILED makes the run invalid, since something was computed wrongly.
-The columns of NVIDIA's newest containers are unverified. HPL-MxP prints neither size nor time in such a row:
-its rate counts if its own check PASSED.
+time, as the program computes it (netlib HPL 2.3, HPL_pdtest). Of several results of one HPL.dat, the best that
+passed counts, as in the TOP500. A result that FAILED makes the run invalid, because a computation was wrong.
+The columns of NVIDIA's newest containers are unverified. HPL-MxP prints no row with size and time; its rate counts
+if its check PASSED.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class HplReader(LogReader):
                 }
                 builder.settings |= {name: float(value) for name, value in settings.items()}
             else:
-                builder.add_flag(f"the best of {len(self.results)} results of one HPL.dat counts")
+                builder.add_flag(f"the best of the {len(self.results)} results of HPL.dat counts")
             builder.check_process_count("HPL", best.ranks, context)
 
     def check_results(self, builder: ReadingBuilder) -> None:
@@ -156,25 +156,27 @@ class HplReader(LogReader):
         for result in self.results:
             if result.is_inconsistent:
                 builder.mark_invalid(
-                    f"{result.gflops:g} Gflops are not those of N = {result.n} in {result.time_s:g} s; the line is torn"
+                    f"{result.gflops:g} Gflops does not match N = {result.n} in {result.time_s:g} s, so the line is damaged"
                 )
         if not self.results and self.mxp_gflops is not None:
             if self.mxp_passed is None:
-                builder.mark_incomplete("no residual check of HPL-MxP in the output")
+                builder.mark_incomplete("the output has no residual check of HPL-MxP")
             elif not self.mxp_passed:
                 builder.mark_invalid("the result of HPL-MxP failed the residual check")
         elif not self.results and self.is_out_of_memory:
-            builder.mark_incomplete("HPL had not the memory for its matrix: N is too large")
+            builder.mark_incomplete("HPL had too little memory for its matrix; reduce N")
         elif not self.results:
-            builder.mark_incomplete("no result of HPL (a line that begins with WR or WC) in the output")
+            builder.mark_incomplete("the output has no result of HPL (a line that begins with WR or WC)")
         elif self.unchecked_count or (
             self.has_end_mark and not failed_count and not any(result.has_passed for result in self.results)
         ):
-            builder.mark_invalid("the results were not checked: the threshold of HPL.dat is negative")
+            builder.mark_invalid("the results were not checked, because the threshold in HPL.dat is negative")
         elif not self.has_end_mark:
-            builder.mark_incomplete("the output ends before HPL said how many tests passed their residual check")
+            builder.mark_incomplete("the output ends before the number of tests that passed their residual check")
         elif self.passed_count is not None and self.passed_count != sum(result.has_passed for result in self.results):
-            builder.mark_invalid(f"HPL says that {self.passed_count} results passed; {len(self.results)} could be read")
+            builder.mark_invalid(
+                f"HPL reports {self.passed_count} passed results, but the output has {len(self.results)}"
+            )
 
 
 FORMAT = LogFormat(

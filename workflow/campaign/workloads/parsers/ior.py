@@ -1,10 +1,10 @@
 """Parser of IOR 3 and 4: the printed table, or the document of -O summaryFormat=JSON.
 
-Rates are in MiB/s. The mean over repetitions is read, although IOR prints the largest first. One run of the
-program may make several tests (`Test#`). A host may read from its own page cache what it has just written:
-unless tasks read what another host wrote (-C), the read rate can be that of memory. `Finished` is the end mark.
-IOR inside IO500 may print no summary. Then the rows of its only table count, provided that each operation of
-the command line has one row per repetition, or that its `Max Write` and `Max Read` are there.
+Rates are in MiB/s. The mean over repetitions is read, although IOR prints the largest rate first. One run of the
+program may have several tests (`Test#`). Unless tasks read the data of another host (-C), a host may read from its
+page cache, so the read rate can be that of memory. `Finished` is the end mark. IOR inside IO500 may print no
+summary. Then the rows of its only table count if each operation of the command line has one row per repetition, or
+if the lines `Max Write` and `Max Read` exist.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class IorReader(LogReader):
             operations_per_s: mean number of operations per second.
         """
         if test_number is None or mean is None or maximum is None:
-            self.note_unreadable(f"the summary of {operation}", "a mean, a maximum or a test without a number")
+            self.note_unreadable(f"the summary of {operation}", "the mean, the maximum or the test number is missing")
             return self
         # A repeated operation belongs to another test, whatever its number.
         if self.test_number is None or (self.test_number == test_number and operation not in self.means):
@@ -155,16 +155,16 @@ class IorReader(LogReader):
         means = self.means or self.compute_means_from_rows(builder)
         if not means:
             builder.mark_incomplete(
-                "no summary of IOR's reading or writing, and no table that came to its end, in the output"
+                "the output has neither a summary of IOR nor a complete table of its reads or writes"
             )
         elif not self.end_mark_count and (self.only_table_rates.keys() != means.keys() or not self.command):
             builder.mark_incomplete("the output ends before 'Finished'")
         elif not self.end_mark_count:
             builder.flag_missing_end_mark()
         if self.end_mark_count > 1:
-            builder.mark_invalid("several tests ran at once in place of one: IOR was built without MPI")
+            builder.mark_invalid("several tests ran at once instead of one, because IOR was built without MPI")
         if self.has_wrong_data:
-            builder.mark_invalid("IOR read other data than was written")
+            builder.mark_invalid("IOR read data that differs from the written data")
         for name, (mean, maximum, operations_per_s) in means.items():
             rows = self.rates_by_operation.get(name, [])
             if not all(math.isfinite(value) for value in (mean, maximum, operations_per_s or 0.0, *rows)):
@@ -173,7 +173,7 @@ class IorReader(LogReader):
             # Rows have four digits, and whole numbers above 10,000.
             if mean <= 0 or mean > maximum * 1.001 or (rows and not is_close(sum(rows) / len(rows), mean, 0.002, 0.5)):
                 builder.mark_invalid(
-                    f"the mean rate of {name}, {mean:g} MiB/s, is not that of its repetitions; a line is torn"
+                    f"the mean {name} rate of {mean:g} MiB/s does not match its repetitions, so a line is damaged"
                 )
             builder.metrics[f"{name}_bandwidth_gb_per_s"] = mean * _GB_PER_MIB
             builder.metrics[f"{name}_bandwidth_max_gb_per_s"] = maximum * _GB_PER_MIB
@@ -196,7 +196,7 @@ class IorReader(LogReader):
         for name, maximum in self.maxima.items():
             if not is_close(max(table.get(name, [math.nan])), maximum, 0.001, 0.5):
                 builder.mark_invalid(
-                    f"IOR says that the largest rate of {name} is {maximum:g} MiB/s; a row is torn or missing"
+                    f"no row has the maximum {name} rate of {maximum:g} MiB/s that IOR reports, so a row is damaged or missing"
                 )
         return {name: (math.fsum(rates) / len(rates), max(rates), None) for name, rates in table.items()}
 
@@ -209,7 +209,7 @@ class IorReader(LogReader):
         }
         builder.check_process_count("IOR", parse_number(self.options.get("tasks", "").partition(" ")[0]), context)
         if len(means) == 2 and self.options.get("ordering inter file") == "no tasks offsets":
-            builder.add_flag("tasks read what they wrote themselves: the rate of reading may be that of the page cache")
+            builder.add_flag("tasks read the data that they wrote, so the read rate may be that of the page cache")
 
 
 FORMAT = LogFormat(

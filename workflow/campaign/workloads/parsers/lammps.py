@@ -1,9 +1,9 @@
 """Parser of LAMMPS: log.lammps, or the output of the program.
 
-The rate is in ns/day for `units real` and `metal`, and in tau/day for `lj`. The unit of atom steps changes with
-their number (atom-step/s, katom-step/s, Matom-step/s), so that they are recomputed from the loop time. A script
-may contain several runs, for instance to reach equilibrium; each run is a test. A LAMMPS without MPI under
-mpirun simulates the whole system once per rank, each `on 1 procs`.
+The rate is in ns/day for `units real` and `metal`, and in tau/day for `lj`. The unit of atom steps depends on
+their number (atom-step/s, katom-step/s, Matom-step/s), so they are recomputed from the loop time. A script may
+contain several runs, for instance to reach equilibrium; each run is a test. Under mpirun, a LAMMPS without MPI
+simulates the whole system once per rank, each `on 1 procs`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class LammpsReader(LineReader):
     def begins_next_test(self, name: str, values: tuple[str, ...]) -> bool:
         """Return True if a line is a second header or a second loop time.
 
-        With a second loop time, this run is complete, because the script went on.
+        A second loop time shows that this run is complete, because the script has continued.
         """
-        if name == "loop" and self.matches["loop"]:  # the script goes on, so that this run is complete
+        if name == "loop" and self.matches["loop"]:
             self.is_followed_by_run = True
             return True
         return name == "begin" and bool(self.matches["begin"] or self.matches["loop"])
@@ -53,26 +53,19 @@ class LammpsReader(LineReader):
         """Add the rates of the last run, and check that the log is complete and that one simulation ran."""
         loop = self.last_match("loop")
         if loop is None:
-            builder.mark_incomplete("no 'Loop time of' in the output")
+            builder.mark_incomplete("the output has no line 'Loop time of'")
             return
         if not self.matches["end"] and not self.is_followed_by_run:
             builder.mark_incomplete("the output ends before 'Total wall time'")
         if len(self.matches["end"]) > 1:
-            builder.mark_invalid("several simulations ran at once in place of one: LAMMPS was built without MPI")
+            builder.mark_invalid("several simulations ran at once instead of one, because LAMMPS was built without MPI")
         time_s, ranks, steps, atoms = map(float, loop)
         builder.check_process_count("LAMMPS", ranks, context)
         builder.settings |= {"atoms": atoms, "steps": steps}
         self.add_rates(builder, time_s, steps, atoms)
 
     def add_rates(self, builder: ReadingBuilder, time_s: float, steps: float, atoms: float) -> None:
-        """Add the rates per second and per day. The printed rate must match the steps and the loop time.
-
-        Args:
-            builder: builder of the reading.
-            time_s: loop time.
-            steps: number of timesteps.
-            atoms: number of atoms.
-        """
+        """Add the rates per second and per day. The printed rate must match the steps and the loop time."""
         rate_text, unit, steps_text = self.last_match("rate") or ("", "", "")
         rate, printed_steps_per_s = parse_number(rate_text or None), parse_number(steps_text or None)
         if not all(map(math.isfinite, (time_s, rate or 0.0, printed_steps_per_s or 0.0))):
@@ -80,11 +73,11 @@ class LammpsReader(LineReader):
             return
         steps_per_s = steps / time_s if time_s > 0 else 0.0
         if not steps_per_s:
-            builder.mark_invalid(f"{steps:.0f} steps in {time_s:g} s are no run")
+            builder.mark_invalid(f"{steps:.0f} steps in {time_s:g} s have no rate")
             return
         if printed_steps_per_s is not None and not is_close(steps_per_s, printed_steps_per_s, 1e-3, 0.002):
             builder.mark_invalid(
-                f"{steps:.0f} steps in {time_s:g} s are not {printed_steps_per_s:g} timesteps/s; a line is torn"
+                f"{printed_steps_per_s:g} timesteps/s does not match {steps:.0f} steps in {time_s:g} s, so a line is damaged"
             )
         builder.metrics |= {
             "timesteps_per_s": steps_per_s,

@@ -1,9 +1,9 @@
 """Parser of the training log of Megatron-LM, and of the similar logs of Primus and Megatron Bridge.
 
 A line covers all iterations since the previous line (--log-interval), and its time is their mean. Primus prints
-`this/mean`, of which the first counts. The rate is that of samples (sequences). The first line includes
-compiling and filling caches, and counts only if there is no other. TFLOP/s are per device by Megatron's formula
-for the model, which leaves recomputation out. Only the last rank prints.
+`this/mean`, of which the first value counts. The rate is that of samples (sequences). The first line includes
+compilation and cold caches, and counts only if there is no other line. TFLOP/s are per device by Megatron's formula
+for the model, without recomputation. Only the last rank prints.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _IterationLine:
     iteration: int
     fields: dict[str, float]
 
-    def first_value(self, *names: str) -> float | None:
+    def find_first_value(self, *names: str) -> float | None:
         """Return the value of the first of these fields that the line has, or None."""
         return next((self.fields[name] for name in names if name in self.fields), None)
 
@@ -88,7 +88,7 @@ class MegatronReader(LogReader):
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
         """Add times, TFLOP/s, tokens, losses and settings of the counted iterations, and return the rate (samples/s)."""
         if not self.iteration_lines:
-            builder.mark_incomplete("no line with an iteration and its elapsed time in the output")
+            builder.mark_incomplete("the output has no line with an iteration and its elapsed time")
             return None
         if self.iteration_lines[-1].iteration != self.last_iteration and not self.has_exited:
             builder.mark_incomplete(
@@ -98,19 +98,19 @@ class MegatronReader(LogReader):
         batches = {line.fields.get("global batch size") for line in counted_lines}
         batch = batches.pop() if len(batches) == 1 else None
         if batch is None:
-            builder.add_flag("the global batch changed or is not known: no rate")
-        builder.require_equal("the global batch is", batch, context.batch_global)
+            builder.add_flag("the log has no rate, because the global batch changed or is unknown")
+        builder.require_equal("global batch", batch, context.batch_global)
         self.add_settings(builder)
         self.check_losses(builder)
         step_times_s = [line.fields["elapsed time per iteration (ms)"] / 1e3 for line in counted_lines]
         if not all(math.isfinite(step) and step > 0 for step in step_times_s):
-            builder.mark_nan("a time of an iteration is not a number above 0")
+            builder.mark_nan("the time of an iteration is not a positive number")
             return None
         spacings = self.count_iterations(counted_lines)
         mean_s = math.fsum(map(math.prod, zip(step_times_s, spacings, strict=True))) / sum(spacings)
         rate = None if batch is None else batch / mean_s
-        tflops = [value for line in counted_lines if (value := line.first_value(*_TFLOPS)) is not None]
-        tokens = [value for line in counted_lines if (value := line.first_value(*_TOKENS)) is not None]
+        tflops = [value for line in counted_lines if (value := line.find_first_value(*_TFLOPS)) is not None]
+        tokens = [value for line in counted_lines if (value := line.find_first_value(*_TOKENS)) is not None]
         builder.metrics |= {
             "iteration_time_s": mean_s,
             "tflops_per_device": sum(tflops) / len(tflops) if tflops else None,
@@ -128,7 +128,7 @@ class MegatronReader(LogReader):
         last_warmup_iteration = self.iteration_lines[0].iteration - 1 + (context.warmup_steps or 0)
         counted_lines = [line for line in self.iteration_lines[1:] if line.iteration > last_warmup_iteration]
         if not counted_lines:
-            builder.add_flag("no line behind the first, or behind the warm-up: all lines count")
+            builder.add_flag("all lines count, because there is none after the first line and the warm-up")
         return counted_lines or self.iteration_lines
 
     def count_iterations(self, counted_lines: list[_IterationLine]) -> list[int]:
@@ -156,7 +156,7 @@ class MegatronReader(LogReader):
         """Add the last loss, and report losses that are not a number and skipped iterations."""
         last_fields = self.iteration_lines[-1].fields
         if sum(line.fields.get("number of nan iterations", 0) for line in self.iteration_lines) > 0:
-            builder.mark_nan("iterations had a loss that is not a number")
+            builder.mark_nan("the loss of an iteration is not a number")
         if skipped_iterations := sum(
             line.fields.get("number of skipped iterations", 0) for line in self.iteration_lines
         ):

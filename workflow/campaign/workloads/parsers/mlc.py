@@ -1,9 +1,9 @@
 """Parser of Intel's Memory Latency Checker (mlc): latencies and bandwidths between NUMA nodes, and peak bandwidths.
 
-MB are 1e6 bytes. Rows are nodes with cores, columns are nodes with memory: memory behind CXL is a column
-without a row. Latencies are random reads only with -e or -r. By default prefetchers take part if mlc cannot
-switch them off, and mlc prints that. A matrix has no end mark: only the exit code of the program shows that all
-rows are there.
+MB are 1e6 bytes. Rows are nodes with cores, columns are nodes with memory, so CXL memory is a column without a
+row. Latencies are those of random reads only with -e or -r. By default, prefetchers stay active if mlc cannot
+disable them, and mlc prints that. A matrix has no end mark; only the exit code of the program shows that it has all
+rows.
 """
 
 from __future__ import annotations
@@ -86,29 +86,29 @@ class MlcReader(LogReader):
             cells = [None if cell == "-" else float(cell) * scale for cell in match[2].split()]
             self.tables[self.section].add_row(match[1], cells)
         elif self.section in self.tables and re.match(r"\s*\d{1,4}\s", line):
-            self.tables[self.section].is_torn = True
+            self.tables[self.section].is_damaged = True
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add the matrices of latency (ns) and bandwidth (GB/s) and the single numbers."""
         if not self.has_header and not self.sections_read and not self.numbers:
-            builder.mark_incomplete("no output of Intel's Memory Latency Checker")
+            builder.mark_incomplete("the output is not that of Intel's Memory Latency Checker")
             return
         for name, table in self.tables.items():
             cells = list_measured_values(table.rows)
-            if table.is_torn or not cells:
-                builder.mark_incomplete(f"the matrix {name} is torn or has no row")
+            if table.is_damaged or not cells:
+                builder.mark_incomplete(f"the matrix {name} is damaged or has no rows")
             elif not all(map(math.isfinite, cells)):
-                builder.mark_nan(f"{name} has cells that are not a number")
+                builder.mark_nan(f"the matrix {name} has cells that are not numbers")
             else:
                 builder.add_matrix(name, table.build())
         if not all(map(math.isfinite, self.numbers.values())):
             builder.mark_nan("a latency or bandwidth is not a number")
         builder.metrics |= self.numbers
         if not builder.metrics and not self.tables:
-            builder.mark_incomplete("no latency or bandwidth in the output")
+            builder.mark_incomplete("the output has no latency and no bandwidth")
         builder.flag_missing_end_mark()
         if self.has_active_prefetchers:
-            builder.add_flag("prefetchers could not be switched off")
+            builder.add_flag("the prefetchers could not be disabled")
 
 
 FORMAT = LogFormat(

@@ -1,9 +1,9 @@
 """Parser of MLPerf training logs, the lines `:::MLLOG {...}` of mlcommons/logging with or without a rank label.
 
 The time to train is the time from run_start to run_stop, and exists only if the status of run_stop is success.
-The rate is the median of the rates that the program tracks (`tracked_stats`), in samples of its own definition.
-Several ranks may log the same events, within seconds of each other. A run that starts at another time is
-another test. Evaluations after run_stop are no samples of the training.
+The rate is the median of the rates that the program tracks (`tracked_stats`), in samples as the program defines
+them. Several ranks may log the same events, within seconds of each other. A run that starts at another time is
+another test. Samples of evaluations after run_stop do not belong to the training.
 """
 
 from __future__ import annotations
@@ -104,21 +104,21 @@ class MlperfReader(LogReader):
         run_time_s = (self.stop_ms - self.start_ms) / 1e3
         has_run_time = math.isfinite(run_time_s)
         if not has_run_time:
-            explanation = ", as its events have no time_ms" if self.untimed_event_count else ""
-            builder.mark_incomplete(f"no run_start and run_stop with their times in the output{explanation}")
+            explanation = " (events without time_ms)" if self.untimed_event_count else ""
+            builder.mark_incomplete(f"the output does not have both run_start and run_stop with a time{explanation}")
         elif run_time_s <= 0:
-            builder.mark_invalid(f"run_stop lies {-run_time_s:g} s before run_start")
-        is_successful = self.end_statuses == {"success"}
+            builder.mark_invalid(f"run_stop is {-run_time_s:g} s before run_start")
+        is_successful, end_status = self.end_statuses == {"success"}, ", ".join(sorted(self.end_statuses))
         if has_run_time and not is_successful:
-            builder.add_flag(f"run_stop says {', '.join(sorted(self.end_statuses))}: there is no time to train")
-        builder.require_equal("the global batch is", self.batch_global, context.batch_global)
+            builder.add_flag(f"the run has no time to train, because it stopped with status {end_status}")
+        builder.require_equal("global batch", self.batch_global, context.batch_global)
         # Checkpoints may be evaluated after the run, and their events may not be in order of time.
         end_ms = self.stop_ms if has_run_time else math.inf
         trained_samples = max((samples for at_ms, samples in self.samples.items() if at_ms <= end_ms), default=None)
         accuracies = [(at_ms, accuracy) for at_ms, accuracy in self.accuracies.items() if at_ms <= end_ms]
         rate = self.compute_rate(builder, run_time_s if has_run_time else None, trained_samples)
         if has_run_time and not is_successful and rate is None:
-            builder.mark_incomplete(f"run_stop says {', '.join(sorted(self.end_statuses))}, and no rate was tracked")
+            builder.mark_incomplete(f"the run stopped with status {end_status} and has no tracked rate")
         builder.metrics = {
             "time_to_train_s": run_time_s if is_successful and has_run_time else None,
             "run_time_s": run_time_s if has_run_time else None,
@@ -141,7 +141,7 @@ class MlperfReader(LogReader):
         if not all(map(math.isfinite, self.rates.values())):
             builder.mark_nan("a tracked rate is not a number")
             return None
-        builder.add_flag(f"the rate is the median of {len(self.rates)} that the program tracked")
+        builder.add_flag(f"the rate is the median of the {len(self.rates)} rates that the program tracked")
         if (
             run_time_s
             and run_time_s > 0
@@ -149,7 +149,7 @@ class MlperfReader(LogReader):
             and samples / run_time_s > _MAX_RATE_RATIO * max(self.rates.values())
         ):
             builder.mark_invalid(
-                f"{samples:g} samples in {run_time_s:g} s are more than the {max(self.rates.values()):g}/s that it tracked at most"
+                f"{samples:g} samples in {run_time_s:g} s exceed the maximum tracked rate of {max(self.rates.values()):g}/s"
             )
         return statistics.median(self.rates.values())
 

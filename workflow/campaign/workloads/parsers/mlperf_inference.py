@@ -1,10 +1,10 @@
 """Parser of MLPerf Inference's LoadGen: mlperf_log_summary.txt, or the lines `:::MLLOG` of mlperf_log_detail.txt.
 
-In the Server scenario a latency counts from when a query was scheduled, so that no waiting time is omitted. The
-headline of the summary may be the scheduled rate: the rate here is that of completed samples. An INVALID result
-broke a latency limit or was too short. Latencies of the Offline scenario count from the start of all samples
-and are not those of a user; they are left out. A run for accuracy measures no performance. TPOT is printed as
-"time to output token".
+In the Server scenario, a latency counts from the scheduled time of the query, so it includes all waiting time. The
+first rate of the summary may be the scheduled rate, but the rate that is read is that of completed samples. An
+INVALID result exceeded a latency limit or was too short. Latencies of the Offline scenario are left out, because
+they count from the start of all samples and are not those of a user. An accuracy run does not measure performance.
+TPOT is printed as "time to output token".
 """
 
 from __future__ import annotations
@@ -125,17 +125,17 @@ class MlperfInferenceReader(LogReader):
         samples = self.numbers.pop("samples", None)
         rate = samples if rate is None else rate
         if not validity:
-            builder.mark_incomplete("no result of MLPerf's LoadGen in the output")
+            builder.mark_incomplete("the output has no result of MLPerf's LoadGen")
         elif not self.is_complete:
             builder.mark_incomplete("the summary was cut off")
         elif mode and mode not in _PERFORMANCE_MODES:
-            builder.mark_incomplete(f"a run of mode {mode} measures no performance")
+            builder.mark_incomplete(f"a run in mode {mode} does not measure performance; use PerformanceOnly")
         elif rate is None and scenario in ("Server", "Offline"):
-            builder.mark_incomplete(f"no rate of the scenario {scenario}")
+            builder.mark_incomplete(f"the summary has no rate for the scenario {scenario}")
         if validity and validity != "VALID":
-            builder.mark_invalid(f"LoadGen says that the result is {validity}")
+            builder.mark_invalid(f"LoadGen reports the result as {validity}")
         if self.has_errors:
-            builder.add_flag("LoadGen encountered errors")
+            builder.add_flag("LoadGen reported errors")
         builder.require_finite(self.numbers)
         target = parse_number(self.words.get("target")) if scenario == "Server" else None
         builder.settings |= {"scenario": scenario, "request_rate_per_s": target}

@@ -1,12 +1,12 @@
 """Parser of nccl-tests and rccl-tests: the printed table in its three layouts, or the file of -J.
 
 Bandwidths are curves over message sizes; the printed average mixes all sizes and is not read. Wrong values make
-the run invalid. So do several one-rank tests in place of one test of several ranks, which is what a build
-without MPI does under mpirun. GB/s are 1e9 bytes. busbw is algbw times 2(n-1)/n for all-reduce, (n-1)/n for
-all-gather, reduce-scatter, gather, scatter and all-to-all, else 1 (nccl-tests, doc/PERFORMANCE.md); hypercube
-counts (n-1)/n of the size in its algbw. All-to-all and send-receive cannot work in place: their in-place
-columns, whose values are N/A, are no result and count only if there are no others. Sizes are rounded down to
-what the ranks can share. With -S or -I the table has further columns: then only -J is read. Each data type,
+the run invalid. So do several tests of one rank instead of one test of several ranks, which a build without MPI
+runs under mpirun. GB/s are 1e9 bytes/s. busbw is algbw times 2(n-1)/n for all-reduce, (n-1)/n for all-gather,
+reduce-scatter, gather, scatter and all-to-all, and 1 otherwise (nccl-tests, doc/PERFORMANCE.md); the algbw of
+hypercube counts (n-1)/n of the size. All-to-all and send-receive cannot work in place: their in-place columns,
+whose wrong values are N/A, count only if there are no other columns. Sizes are rounded down to a size that the
+ranks can share. With -S or -I, the table has additional columns, and only the file of -J is read. Each data type,
 operation and repetition (-N) is a test. The file of -J lists one device per process.
 """
 
@@ -144,7 +144,7 @@ class NcclTestsReader(LogReader):
             relative = 0.06 if time_us >= 1e7 else 0.012 + 0.006 / max(time_us, 1e-3)
             absolute = 0.006 if algbw < 1000 else 0.6
             if algbw >= 1 and len(self.inconsistent_rows) < _MAX_SIZES:
-                expected_rates = [size / max(time_us, 1e-9) / 1e3 * share for share in self.size_fractions()]
+                expected_rates = [size / max(time_us, 1e-9) / 1e3 * share for share in self.list_counted_fractions()]
                 if not any(is_close(rate, algbw, relative, absolute) for rate in expected_rates):
                     self.inconsistent_rows.append((size, time_us, algbw))
             if suffix and wrong_values is None:
@@ -153,7 +153,7 @@ class NcclTestsReader(LogReader):
             self.values["algbw" + suffix][size] = algbw
             self.values["busbw" + suffix][size] = busbw
 
-    def size_fractions(self) -> tuple[float, ...]:
+    def list_counted_fractions(self) -> tuple[float, ...]:
         """Return the fractions of the message size that the algorithm bandwidth may count."""
         ranks = len(set(self.header.ranks))
         return ((ranks - 1) / ranks,) if self.header.program == "hypercube_perf" and ranks else (1.0,)
@@ -206,26 +206,28 @@ class NcclTestsReader(LogReader):
         busbw = self.values["busbw"] or self.values["busbw_in_place"]
         if self.header.unknown_columns:
             builder.mark_invalid(
-                f"columns that are not known ({self.header.unknown_columns}): have the program write a file with -J, and read that"
+                f"the table has unknown columns ({self.header.unknown_columns}); write a file with -J and read that file"
             )
         if not busbw:
-            builder.mark_incomplete("no row of sizes and bandwidths in the output")
+            builder.mark_incomplete("the output has no row with a size and bandwidths")
         elif self.header.out_of_bounds is None:
             builder.mark_incomplete("the output ends before 'Out of bounds values'")
         elif not self.header.out_of_bounds[1] or self.header.out_of_bounds[0] or self.wrong_row_count:
-            builder.mark_invalid(f"wrong values: {max(self.header.out_of_bounds[0], self.wrong_row_count)}")
+            builder.mark_invalid(
+                f"the results have wrong values: {max(self.header.out_of_bounds[0], self.wrong_row_count)}"
+            )
         if self.inconsistent_rows:
             size, time_us, algbw = self.inconsistent_rows[-1]
-            builder.mark_invalid(f"a row contradicts itself: {size} bytes in {time_us:g} us are not {algbw:g} GB/s")
+            builder.mark_invalid(f"a row is inconsistent: {size} bytes in {time_us:g} us is not {algbw:g} GB/s")
         self.check_ranks(context, builder, busbw)
         builder.settings |= {
             "precision": self.operation.partition(" ")[0],
             "message_size": min(busbw) if self.header.has_one_size and len(busbw) == 1 else None,
         }
         if busbw and not self.is_checked:
-            builder.add_flag("the values were not checked")
+            builder.add_flag("the results were not checked for wrong values")
         if missing_count := self.count_missing_sizes(busbw):
-            builder.add_flag(f"{missing_count} sizes could not be read")
+            builder.add_flag(f"{missing_count} of the planned sizes are missing")
         for name in ("busbw", "algbw"):
             values = [*self.values[name].values(), *self.values[f"{name}_in_place"].values()]
             builder.metrics[f"{name}_peak_gb_per_s"] = max(values, default=None)
@@ -244,30 +246,30 @@ class NcclTestsReader(LogReader):
                 self.values[name].pop(size, None)
 
     def check_ranks(self, context: RunContext, builder: ReadingBuilder, busbw: dict[int, float]) -> None:
-        """Record problems with the ranks, such as a number other than planned.
+        """Record problems with the ranks, such as a number that differs from the run.
 
-        Further problems are ranks listed twice, and a ratio of bus and algorithm bandwidth that no operation of so many
-        ranks has. `busbw` is the bus bandwidth (GB/s) by message size (bytes).
+        Other problems are ranks that are listed twice, and a ratio of bus to algorithm bandwidth that is impossible for this
+        number of ranks. `busbw` is the bus bandwidth (GB/s) by message size (bytes).
         """
         listed_ranks = self.header.ranks
         ranks = len(set(listed_ranks))
         if len(listed_ranks) > ranks:
             builder.mark_invalid(
-                f"{len(listed_ranks)} ranks are listed, of which {ranks} differ: several processes that do not know of each other "
-                "printed, as those of a program that was built without MPI, or a log was cut off before its rows"
+                f"the log lists {len(listed_ranks)} ranks, but only {ranks} different ones: either the program was built without "
+                "MPI, so that its processes ran independently, or an earlier log was cut off before its rows"
             )
         elif listed_ranks:
-            builder.require_equal("the ranks are", float(ranks), context.ranks)
+            builder.require_equal("number of ranks", float(ranks), context.ranks)
         # For small messages both are printed as 0.00.
         if ranks == 1 or (busbw and not any(busbw.values()) and max(self.algbw_values) >= _MIN_NONZERO_ALGBW):
-            builder.mark_invalid("no bus bandwidth at any size, as with one rank")
+            builder.mark_invalid("the bus bandwidth is zero at all sizes, as with a single rank")
         busbw_factors = (2 * (ranks - 1) / max(ranks, 1), (ranks - 1) / max(ranks, 1), 1.0)
         if ranks > 1 and not all(
             algbw < 1
             or any(is_close(self.values["busbw"][size], factor * algbw, 0.012, 0.02) for factor in busbw_factors)
             for size, algbw in self.values["algbw"].items()
         ):
-            builder.mark_invalid(f"bus and algorithm bandwidth are in a ratio that no operation of {ranks} ranks has")
+            builder.mark_invalid(f"the ratio of bus to algorithm bandwidth is impossible for {ranks} ranks")
 
     @property
     def algbw_values(self) -> list[float]:

@@ -1,9 +1,9 @@
 """Parser of nvbandwidth: its printed matrices, or the document of -j.
 
-A waived test was not run: it is absent, not zero. The diagonal between devices is not measured (N/A today, 0.00
-in old releases). Bidirectional tests by copy engine (`_ce`) give one of the two directions, about half of what
-p2pBandwidthLatencyTest gives for the same link. The title of a test defines its rows and columns. Cells are
-medians of a few samples. The NOTE that newer releases print is the end mark; older releases have none.
+A waived test was not run, so it is absent and not zero. The diagonal between devices is not measured (N/A in new
+releases, 0.00 in old ones). Bidirectional tests by copy engine (`_ce`) report one of the two directions, about half
+of the value of p2pBandwidthLatencyTest for the same link. The title of a test defines its rows and columns. Cells
+are medians of a few samples. The NOTE that newer releases print is the end mark; older releases have none.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from campaign.workloads.parsers.reading import (
     parse_number,
 )
 
-_RUNNING = re.compile(r"\s*Running (\w{3,100})\.?\s*$")
+_TEST_START = re.compile(r"\s*Running (\w{3,100})\.?\s*$")
 _TITLE = re.compile(r"\s*\S.*\((GB/s|ns)\)\s*$")
 _COLUMN_HEADER = re.compile(r"\s*\d{1,4}(?:\s+\d{1,4})*\s*$")
 _CELL = rf"(?:{F}|N/A)"
 _ROW = re.compile(rf"\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
-_SUM = re.compile(rf"\s*SUM (\w{{3,100}}) ({F})\s*$")
-_WAIVED = re.compile(r"\s*Waived\b")
+_SUM_LINE = re.compile(rf"\s*SUM (\w{{3,100}}) ({F})\s*$")
+_WAIVED_LINE = re.compile(r"\s*Waived\b")
 _END_NOTE = "NOTE: The reported results may not reflect"
 _MAX_TESTS = 1_000
 _UNITS = {"GB/s": "gb_per_s", "ns": "ns"}
@@ -63,17 +63,17 @@ class NvBandwidthReader(LogReader):
 
     def read_line(self, line: str) -> None:
         """Store a line of a test, or its end. A test that was read already begins the next run."""
-        if match := _RUNNING.match(line):
+        if match := _TEST_START.match(line):
             if match[1] in self.tests:
                 return self.start_next_test(line)
             self.test = None
             if len(self.tests) < _MAX_TESTS:
                 self.test = self.tests[match[1]] = _MatrixTest()
-        elif match := _SUM.match(line):
+        elif match := _SUM_LINE.match(line):
             if test := self.tests.get(match[1]):
                 test.total, test.state = float(match[2]), "done"
             self.test = None
-        elif _WAIVED.match(line):
+        elif _WAIVED_LINE.match(line):
             if self.test is not None:
                 self.test.state = "waived"
             self.test = None
@@ -118,7 +118,7 @@ class NvBandwidthReader(LogReader):
             test.columns = tuple(str(column) for column in range(len(rows[0])))
             test.row_labels = [str(row) for row in range(len(rows))]
             if len({len(row) for row in rows}) > 1:
-                test.is_torn, test.state = True, "running"
+                test.is_damaged, test.state = True, "running"
         return test
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
@@ -129,27 +129,29 @@ class NvBandwidthReader(LogReader):
                 between_devices = "device_to_device" in name
                 builder.add_matrix(name, test.build(_is_unmeasured if between_devices else None))
         if waived_tests := [name for name, test in self.tests.items() if test.state == "waived"]:
-            builder.add_flag(f"not run on this machine: {', '.join(waived_tests[:20])}")
+            builder.add_flag(f"nvbandwidth did not run these tests on this machine: {', '.join(waived_tests[:20])}")
         if any("bidirectional" in name and name.endswith("_ce") for name in builder.matrices):
-            builder.add_flag("bidirectional tests by copy engine give one direction, not the sum")
+            builder.add_flag("bidirectional tests by copy engine report one direction, not the sum of both")
         if builder.matrices and not self.has_end_mark:
             builder.flag_missing_end_mark()
         if not builder.matrices and all(test.state != "failed" for test in self.tests.values()):
-            builder.mark_incomplete("no test with a matrix in the output")
+            builder.mark_incomplete("the output has no test with a matrix")
 
     def check_test(self, builder: ReadingBuilder, name: str, test: _MatrixTest) -> None:
         """Record the problems of one test, such as a missing end, a failure, or cells that do not add up to its sum."""
         if test.state == "running":
-            builder.mark_incomplete(f"the matrix of {name} is torn" if test.is_torn else f"{name} has no end")
+            builder.mark_incomplete(
+                f"the matrix of {name} is damaged" if test.is_damaged else f"the output of {name} is incomplete"
+            )
         elif test.state == "failed":
-            builder.mark_invalid(f"{name} failed, says nvbandwidth")
+            builder.mark_invalid(f"nvbandwidth reports that {name} failed")
         elif test.state == "done" and test.rows:
             cells = list_measured_values(test.rows)
             if not all(map(math.isfinite, cells)):
-                builder.mark_nan(f"{name} has cells that are not a number")
+                builder.mark_nan(f"the matrix of {name} has cells that are not numbers")
             elif test.total is not None and not is_close(math.fsum(cells), test.total, 0.001, 0.006 * (len(cells) + 1)):
                 builder.mark_incomplete(
-                    f"the cells of {name} add up to {math.fsum(cells):g}, nvbandwidth says {test.total:g}: rows are missing"
+                    f"rows of {name} are missing: the sum of the cells is {math.fsum(cells):g} instead of {test.total:g}"
                 )
 
 

@@ -2,10 +2,10 @@
 
 It reads the output of DLLogger, or its file dllogger.json (lines `DLLL {...}`).
 
-The printed rate counts the requested steps, not those that were done. With --max_steps beyond the epochs it is
-several times too high; with --max_steps the program runs one step more; and a fraction of an epoch is counted
-and not run. So the rate is recomputed from the samples of the steps that were done, and the printed rate is a
-separate metric. No warm-up is left out.
+The printed rate counts the requested steps, not the steps that were done. With --max_steps beyond the epochs, it is
+several times too high. With --max_steps, the program also runs one more step, and a fraction of an epoch is counted
+but not run. So the rate is recomputed from the samples of the steps that were done, and the printed rate is a
+separate metric. The rate includes the warm-up.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class NvidiaBertReader(LogReader):
         self.print_interval = 0
 
     def read_line(self, line: str) -> None:
-        # A run logs the parameters of training before its steps, and those of evaluation between its steps and its summary.
         """Store a line of DLLogger or of the progress bar. Parameters or a summary after a finished run begin the next test."""
+        # A run logs the parameters of training before its steps, and those of evaluation between its steps and its summary.
         if (self.summary and "PARAMETER" in line) or (self.last_iteration and _RUN_START.search(line)):
             return self.start_next_test(line)
         if "e2e_train_time" in line and self.summary:
@@ -100,12 +100,7 @@ class NvidiaBertReader(LogReader):
         )
 
     def store_parameters(self, text: str, numbers: dict[str, float]) -> None:
-        """Store the settings that a line of parameters contains.
-
-        Args:
-            text: text of the line.
-            numbers: numbers of the line by name.
-        """
+        """Store the settings that a line of parameters contains."""
         self.settings |= {name: float(value) for name, value in _SETTING.findall(text)}
         if match := _FP16.search(text):
             self.is_fp16 = match[1] == "True"
@@ -119,20 +114,22 @@ class NvidiaBertReader(LogReader):
         """Add times, rates, scores and settings, and return the rate (samples/s) recomputed from the steps that were done."""
         builder.settings["precision"] = None if self.is_fp16 is None else "fp16" if self.is_fp16 else "fp32"
         builder.settings["sequence_length"] = self.settings.get("max_seq_length")
-        builder.require_equal("the batch per device is", self.settings.get("train_batch_size"), context.batch)
+        builder.require_equal("batch per device", self.settings.get("train_batch_size"), context.batch)
         time_s = self.summary.get("e2e_train_time")
         printed_rate = self.summary.get("training_sequences_per_second")
         loss = self.summary.get("final_loss")
         rate = None
         samples = None
         if time_s is None or printed_rate is None:
-            builder.mark_incomplete("no DLL line with e2e_train_time and training_sequences_per_second")
+            builder.mark_incomplete("the output has no DLL line with e2e_train_time and training_sequences_per_second")
         elif not (math.isfinite(time_s) and time_s > 0 and math.isfinite(printed_rate)):
-            builder.mark_nan(f"the rate is {printed_rate:g}/s over {time_s:g} s")
+            builder.mark_nan(
+                f"the printed rate of {printed_rate:g}/s or the time of {time_s:g} s is not a positive number"
+            )
         else:
             samples = self.count_samples(context, builder)
             rate = self.compute_rate(context, builder, samples, printed_rate, time_s)
-            builder.add_flag("no warm-up is left out of the rate, and the time includes the start of data loading")
+            builder.add_flag("the rate includes the warm-up and the start of data loading")
         if loss is not None and not math.isfinite(loss):
             builder.mark_nan("the final loss is not a number")
         builder.metrics = {
@@ -164,21 +161,22 @@ class NvidiaBertReader(LogReader):
             rate = samples / time_s
             if abs(printed_rate - rate) > _MAX_RATE_DEVIATION * rate:
                 builder.add_flag(
-                    f"the printed {printed_rate:.4g}/s are {printed_rate / rate:.3g} times the {rate:.4g}/s really done"
+                    f"the printed rate of {printed_rate:.4g}/s is {printed_rate / rate:.3g} times the actual rate of {rate:.4g}/s"
                 )
             return rate
         # The printed iterations may still confirm the steps that the printed rate assumes.
         if context.batch_global and self.last_iteration:
             steps = printed_rate * time_s / context.batch_global
             if self.last_iteration - 1.5 <= steps <= self.last_iteration + self.print_interval:
-                builder.add_flag("how many steps were done is known to the interval of the printed iterations only")
+                builder.add_flag("the number of steps is only known to within the interval of the printed iterations")
                 return printed_rate
             builder.mark_invalid(
-                f"the printed {printed_rate:.4g}/s take {steps:.0f} steps for done; iterations are printed to {self.last_iteration}"
+                f"the printed rate of {printed_rate:.4g}/s assumes {steps:.0f} steps, but the last printed iteration is "
+                f"{self.last_iteration}"
             )
         else:
             builder.mark_invalid(
-                f"the printed {printed_rate:.4g}/s count the steps asked for, and the log does not show how many were done"
+                f"the printed rate of {printed_rate:.4g}/s counts the requested steps, and the log does not show how many were done"
             )
         return printed_rate
 
@@ -197,7 +195,7 @@ class NvidiaBertReader(LogReader):
         if self.last_iteration and not self.last_iteration <= steps <= self.last_iteration + max(
             self.print_interval, 1
         ):
-            builder.add_flag(f"{steps:.0f} steps were planned, and iterations printed to {self.last_iteration}")
+            builder.add_flag(f"{steps:.0f} steps were planned, but the last printed iteration is {self.last_iteration}")
             return None
         if features is not None and steps == planned_steps:
             return features * epochs

@@ -1,8 +1,8 @@
 """Parser of the OSU micro-benchmarks: bandwidth, bidirectional bandwidth, latency, message rate and collectives.
 
-MB are 1e6 bytes. `osu_bw` is one way, `osu_bibw` the sum of both directions, `osu_latency` half a round trip.
-The latency of a collective is the mean over ranks; that of a non-blocking collective is its pure communication
-time, since the overall time includes computing. There is no end mark: only the exit code of the program shows
+MB are 1e6 bytes. `osu_bw` measures one direction, `osu_bibw` the sum of both directions, `osu_latency` half a round
+trip. The latency of a collective is the mean over ranks; that of a non-blocking collective is its pure communication
+time, because the overall time includes computation. There is no end mark; only the exit code of the program shows
 that the table is complete.
 """
 
@@ -68,7 +68,7 @@ class OsuReader(LogReader):
         if match := _TITLE.match(line):
             if self.table is not None or self.name:
                 return self.start_next_test(line)
-            self.name = _metric_name(match[1])
+            self.name = _make_metric_name(match[1])
         elif match := _COLUMNS.match(line):
             # The same program may continue, for instance with another data type.
             reader = self.select_reader(self.table is not None)
@@ -112,32 +112,26 @@ class OsuReader(LogReader):
             else [*table.points.values(), *([] if table.single_value is None else [table.single_value])]
         )
         if table is None:
-            builder.mark_incomplete("no table of the OSU micro-benchmarks in the output")
+            builder.mark_incomplete("the output has no table of the OSU micro-benchmarks")
         elif not name:
             builder.mark_incomplete(
-                "a table of the OSU micro-benchmarks without its title: of which program it is nothing says"
+                "the title of the table is missing, so the OSU micro-benchmark that printed it is unknown"
             )
         elif not values:
-            builder.mark_incomplete(f"{name}: no row")
+            builder.mark_incomplete(f"the table of {name} has no rows")
         elif not all(map(math.isfinite, values)):
-            builder.mark_nan(f"{name} is not a number")
+            builder.mark_nan(f"a value of {name} is not a number")
         else:
             self.add_table(builder, table, values)
         self.program = _PROGRAMS.get(name, "")
 
     def add_table(self, builder: ReadingBuilder, table: _ResultTable, values: Sequence[float]) -> None:
-        """Add the curve of a table, and its latency at the smallest size or its peak bandwidth.
-
-        Args:
-            builder: builder of the reading.
-            table: table to add.
-            values: all values of the table, in its unit.
-        """
+        """Add the curve of a table, and its latency at the smallest size or its peak bandwidth."""
         name = self.name
         if table.has_failed:
             builder.mark_invalid(f"{name}: the validation failed")
         if table.is_disordered:
-            builder.mark_invalid(f"{name}: sizes are out of order or repeat, so that several programs printed at once")
+            builder.mark_invalid(f"{name}: sizes are out of order or repeated, so several programs printed at once")
         builder.add_curve(name, table.unit, table.points)
         builder.settings["message_size"] = min(table.points) if len(table.points) == 1 else None
         if table.unit == "us":
@@ -155,7 +149,7 @@ def _find_value_column(heading: str) -> int:
     return len(re.findall(r"\((?:us|%)\)", before)) if separator else 0
 
 
-def _metric_name(title: str) -> str:
+def _make_metric_name(title: str) -> str:
     """Convert the title of a program to the name of its metric.
 
     For instance, `MPI-CUDA Bi-Directional Bandwidth` becomes `bidirectional_bandwidth`.

@@ -1,9 +1,9 @@
 """Parser of CUDA's p2pBandwidthLatencyTest, and of bandwidthTest with --csv.
 
-Bidirectional cells are the sum of both directions. The diagonal is a copy inside a device, counted twice, and
-is masked. Pairs that cannot access each other are copied through the host, in spite of the title `P2P=Enabled`.
-Latencies are measured by the GPU's clock. Repetitions are few and without warm-up: the program itself prints
-that it is not for performance.
+Bidirectional cells are the sum of both directions. The diagonal is masked, because it is a copy inside a device and
+is counted twice. Data between devices that cannot access each other is copied through the host, despite the title
+`P2P=Enabled`. Latencies are measured by the GPU's clock. There are few repetitions and no warm-up; the program
+itself prints that it is not meant for performance measurements.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class P2pBandwidthLatencyReader(LogReader):
                 return self.start_next_test(line)
             # The matrix is incomplete until its rows are read.
             self.unit = "us" if kind == "latency" else "gb_per_s"
-            self.tables[self.title] = MatrixBuilder(self.unit, ("0",), is_torn=True)
+            self.tables[self.title] = MatrixBuilder(self.unit, ("0",), is_damaged=True)
         elif match := _COLUMN_HEADER.match(line):
             self.table, columns = None, tuple(match[2].split())
             if self.title and match[1] != "CPU":
-                is_torn = columns != tuple(map(str, range(len(columns))))
-                self.table = self.tables[self.title] = MatrixBuilder(self.unit, columns, is_torn=is_torn)
+                is_damaged = columns != tuple(map(str, range(len(columns))))
+                self.table = self.tables[self.title] = MatrixBuilder(self.unit, columns, is_damaged=is_damaged)
         elif match := _ROW.match(line):
             self.add_row(int(match[1]), tuple(float(text) for text in match[2].split()))
         elif "CANNOT Access" in line:
@@ -78,12 +78,12 @@ class P2pBandwidthLatencyReader(LogReader):
         elif line.startswith("Result = "):
             self.has_end_mark = True
 
-    def add_row(self, row_number: int, values: tuple[float, ...]) -> None:
-        """Add a row to the current matrix, which is torn if a row is missing before it."""
+    def add_row(self, row_index: int, values: tuple[float, ...]) -> None:
+        """Add a row to the current matrix. The matrix is damaged if a row before it is missing."""
         if self.table is not None and not self.table.is_complete:
             # A line may be missing.
-            self.table.is_torn = self.table.is_torn or row_number != len(self.table.rows)
-            self.table.add_row(str(row_number), values)
+            self.table.is_damaged = self.table.is_damaged or row_index != len(self.table.rows)
+            self.table.add_row(str(row_index), values)
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add the complete matrices and the curves of bandwidthTest."""
@@ -93,38 +93,38 @@ class P2pBandwidthLatencyReader(LogReader):
         if self.copies:
             if not self.has_end_mark:
                 builder.flag_missing_end_mark()
-            builder.add_flag("bandwidthTest was withdrawn for inaccurate results; nvbandwidth takes its place")
+            builder.add_flag("NVIDIA withdrew bandwidthTest because its results are inaccurate; use nvbandwidth")
         for name, points in self.copies.items():
             builder.add_curve(name, "gb_per_s", points)
         if self.tables:
             self.check_matrices(builder)
         elif not builder.curves:
-            builder.mark_incomplete("no matrix of bandwidths or latencies in the output")
+            builder.mark_incomplete("the output has no matrix of bandwidths or latencies")
         self.add_flags(builder)
 
     def check_matrices(self, builder: ReadingBuilder) -> None:
         """Record the problems of the matrices, such as missing rows or cells that are not a number."""
-        if torn_matrices := [name for name, table in self.tables.items() if not table.is_complete]:
-            builder.mark_incomplete(f"matrices with rows missing or torn: {', '.join(torn_matrices)}")
+        if damaged_matrices := [name for name, table in self.tables.items() if not table.is_complete]:
+            builder.mark_incomplete(f"matrices have missing or damaged rows: {', '.join(damaged_matrices)}")
         elif "latency_p2p_enabled" not in self.tables:
-            builder.mark_incomplete("the output ends before the last matrix, P2P=Enabled Latency")
+            builder.mark_incomplete("the output ends before the last matrix (P2P=Enabled Latency)")
         elif max(len(table.columns) for table in self.tables.values()) < 2:
-            builder.mark_incomplete("one device: there is no pair to measure")
+            builder.mark_incomplete("a single device has no pair to measure")
         for name, table in self.tables.items():
             rows = enumerate(table.rows)
             if not all(
                 math.isfinite(value or 0) for row, cells in rows for column, value in enumerate(cells) if row != column
             ):
-                builder.mark_nan(f"{name} has cells that are not a number")
+                builder.mark_nan(f"the matrix {name} has cells that are not numbers")
 
     def add_flags(self, builder: ReadingBuilder) -> None:
         """Add flags for pairs without peer access, summed directions, and pairs that P2P makes slower."""
         if self.blocked_pairs:
             builder.add_flag(
-                f"{len(self.blocked_pairs)} pairs cannot access each other: their P2P=Enabled cells are copies through the host"
+                f"{len(self.blocked_pairs)} pairs cannot access each other, so their P2P=Enabled cells are copies through the host"
             )
         if any(name.startswith("bidirectional") for name in builder.matrices):
-            builder.add_flag("bidirectional cells are the sum of both directions")
+            builder.add_flag("bidirectional bandwidths are the sum of both directions")
         for kind in ("unidirectional", "bidirectional"):
             enabled_gb_per_s, disabled_gb_per_s = (
                 builder.metrics.get(f"{kind}_p2p_{state}_min_gb_per_s") for state in ("enabled", "disabled")

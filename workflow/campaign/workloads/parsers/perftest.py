@@ -1,11 +1,11 @@
 """Parser of perftest of linux-rdma: ib_write_bw, ib_read_bw, ib_send_bw and their latency tests.
 
-`MB/sec` are 2^20 bytes, `Gb/sec` (--report_gbits) 1e9 bits. The message rate printed beside the bandwidth must
-match it, otherwise the row is torn. Client and server both print, each below its own heading: of two values for
-a size, the smaller bandwidth and the larger latency count. The server's banner distinguishes the two sides of a
-test from two tests. More rows of a size than headings are the reports of --run_infinitely, whose mean counts. A
-latency test with -D prints a mean latency and no typical one. The rule below the rows is the end mark.
-Bidirectional tests give the sum of both directions.
+`MB/sec` are 2^20 bytes/s, `Gb/sec` (--report_gbits) 1e9 bits/s. The printed message rate must match the
+bandwidth in the same row; otherwise the row is damaged. Client and server both print, each below its own heading.
+Of two values for a size, the smaller bandwidth and the larger latency count. The server's banner distinguishes
+the two sides of a test from two tests. If a size has more rows than headings, they are the reports of
+--run_infinitely, whose mean counts. A latency test with -D prints a mean latency and no typical one. The rule
+below the rows is the end mark. Bidirectional tests report the sum of both directions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PerftestReader(LogReader):
     def read_line(self, line: str) -> None:
         """Store a heading, a row or a remark. A heading that cannot belong to this test begins the next one."""
         test = _TEST.match(line)
-        program = _program_name(test) if test else self.program
+        program = _make_program_name(test) if test else self.program
         header_matches = _BANDWIDTH.match(line), _LATENCY.match(line), _DURATION.match(line)
         is_server = line.lstrip().startswith(_SERVER_BANNER)
         if (test or is_server or any(header_matches)) and not self.belongs_to_test(is_server, program):
@@ -88,10 +88,6 @@ class PerftestReader(LogReader):
         """Return True if a header belongs to this test.
 
         That is so if the test has no row yet, or if client and server print one after the other.
-
-        Args:
-            is_server: True for the banner of a server.
-            program: name of the program in the header.
         """
         if not self.average_gb_per_s and not self.typical_us and not self.mean_us:
             return True
@@ -113,7 +109,7 @@ class PerftestReader(LogReader):
             peak, average, rate = values[0] * self.scale, values[1] * self.scale, values[2]
             # For large messages on slow links, the last digit of the message rate is up to a tenth of it.
             if math.isfinite(average) and not is_close(rate * 1e6 * size / 1e9, average, 0.01, size * 1e-9 + 1e-5):
-                self.inconsistency = f"{size} bytes at {rate:g} Mpps are not {values[1]:g}"
+                self.inconsistency = f"a bandwidth of {values[1]:g} does not match {size} bytes at {rate:g} Mpps"
             self.average_gb_per_s.setdefault(size, []).append(average)
             if peak > 0:  # not measured if the test runs for a given time
                 self.peak_gb_per_s.setdefault(size, []).append(peak)
@@ -129,7 +125,7 @@ class PerftestReader(LogReader):
                 and math.isfinite(mean_us)
                 and not any(is_close(transactions_per_s * mean_us, 1e6, tolerance) for transactions_per_s in per_s)
             ):
-                self.inconsistency = f"{mean_us:g} us are not {values[-1]:g} per second"
+                self.inconsistency = f"{values[-1]:g} per second does not match {mean_us:g} us"
             self.mean_us.setdefault(size, []).append(mean_us)
 
     def combine_reports(
@@ -154,11 +150,11 @@ class PerftestReader(LogReader):
         """Add the curves of bandwidth and latency, the peak bandwidth and the latency of the smallest size."""
         rows = {**self.average_gb_per_s, **self.typical_us, **self.mean_us}
         if not rows:
-            builder.mark_incomplete("no row of perftest in the output")
+            builder.mark_incomplete("the output has no result row of perftest")
         elif not self.has_end_mark:
             builder.flag_missing_end_mark()
         if self.inconsistency:
-            builder.mark_invalid(f"a row contradicts itself: {self.inconsistency}")
+            builder.mark_invalid(f"a row is inconsistent: {self.inconsistency}")
         typical = self.combine_reports(self.typical_us, max)
         means = self.combine_reports(self.mean_us, max)
         builder.add_curve("bandwidth", "gb_per_s", self.combine_reports(self.average_gb_per_s, min))
@@ -183,14 +179,14 @@ class PerftestReader(LogReader):
             builder.add_flag("bidirectional bandwidth is the sum of both directions")
         if max_reports > max(self.table_count, 1):
             sides = " of both sides" if self.table_count > 1 else ""
-            builder.add_flag(f"{max_reports} reports of one size{sides}, as with --run_infinitely: their mean counts")
+            builder.add_flag(f"the mean of {max_reports} reports{sides} per size counts, as with --run_infinitely")
         elif max_reports > 1:
-            builder.add_flag("client and server both printed: the slower counts")
+            builder.add_flag("client and server both printed results; the slower result counts")
         if self.is_throttled:
-            builder.add_flag("perftest says that the CPU's frequency is not at its maximum")
+            builder.add_flag("perftest reports that the CPU frequency is not at its maximum")
 
 
-def _program_name(test: re.Match[str]) -> str:
+def _make_program_name(test: re.Match[str]) -> str:
     """Return the name of the program for a test heading, such as `ib_write_bw`; empty for another heading."""
     verb = _VERBS.get(test[1].split()[0], "")
     return f"ib_{verb}_{'bw' if test[2] == 'BW' else 'lat'}" if verb else ""

@@ -19,8 +19,8 @@ LINE_PREFIX = (
 )
 """Regular expression of the prefix of a line: the time of `kubectl logs --timestamps` and the label of the rank."""
 
-NO_END_MARK = "the log has no end mark: whether it was cut off is not known"
-"""Flag of a log without an end mark. Only the exit code of its program can prove that the log is complete."""
+NO_END_MARK = "the log has no end mark, so it may be cut off"
+"""Flag of a log without an end mark. Only the exit code of the program can prove that the log is complete."""
 
 _MAX_SHOWN_CHARS = 60
 _MAX_NAMED_VALUES = 12
@@ -34,8 +34,8 @@ def describe_unended_line(line: str) -> str:
     No line feed ends such a line, and nothing proves that it is complete.
     """
     return (
-        f"the last line has no line feed and may be cut off, so it is left out: '{line.strip()[:_MAX_SHOWN_CHARS]}'; "
-        "add a line feed if the log is whole"
+        f"the last line has no line feed and is left out because it may be cut off: '{line.strip()[:_MAX_SHOWN_CHARS]}'; "
+        "add a line feed if the log is complete"
     )
 
 
@@ -52,7 +52,7 @@ class RunContext:
         measured_steps: number of steps to measure.
         test: test of the log that counts, by number from 1, or the last. With None, the log must have exactly one
             test.
-        ended_normally: True if the exit code shows that the program came to its end. Its last line is then complete
+        ended_normally: True if the exit code shows that the program ended normally. Its last line is then complete,
             even without a line feed.
     """
 
@@ -83,24 +83,24 @@ class PairMatrix:
 class MatrixBuilder:
     """Builder of a PairMatrix whose rows are added one by one.
 
-    `is_torn` is True if a row does not fit the columns, because lines are damaged or mixed up.
+    `is_damaged` is True if a row does not fit the columns, because lines are damaged or mixed up.
     """
 
     unit: str
     columns: tuple[str, ...] = ()
     row_labels: list[str] = field(default_factory=list)
     rows: list[tuple[float | None, ...]] = field(default_factory=list)
-    is_torn: bool = False
+    is_damaged: bool = False
 
     @property
     def is_complete(self) -> bool:
         """True if the matrix has as many rows as columns and no damaged row."""
-        return not self.is_torn and len(self.rows) == len(self.columns)
+        return not self.is_damaged and len(self.rows) == len(self.columns)
 
     def add_row(self, label: str, cells: Sequence[float | None]) -> None:
-        """Add a row. A row that is too short, too long or repeated is left out and marks the matrix as torn."""
+        """Add a row. A row that is too short, too long or repeated is left out and marks the matrix as damaged."""
         if len(cells) != len(self.columns) or label in self.row_labels:
-            self.is_torn = True
+            self.is_damaged = True
         else:
             self.row_labels.append(label)
             self.rows.append(tuple(cells))
@@ -109,8 +109,7 @@ class MatrixBuilder:
         """Build the matrix. Cells that are not finite or that are masked become None.
 
         Args:
-            is_masked: predicate for cells that were not measured. It gets whether the cell is on the diagonal, and the
-                value.
+            is_masked: predicate for cells that were not measured, with the arguments "is on the diagonal" and value.
         """
         is_masked = is_masked or (lambda diagonal, value: False)
         values = (
@@ -173,14 +172,16 @@ class LogReading:
     def without_cut_off_flag(self) -> LogReading:
         """Return the reading without the flag that the log may be cut off.
 
-        It applies if the exit code shows that the program came to its end.
+        To be used if the exit code shows that the program ended normally.
         """
         return replace(self, flags=tuple(flag for flag in self.flags if flag != NO_END_MARK))
 
     def has_equal_numbers(self, reading: LogReading) -> bool:
         """Return True if the two readings have the same status and numbers."""
-        one, two = ((r.status, r.throughput_per_s, r.metrics, r.curves, r.matrices) for r in (self, reading))
-        return one == two
+        first_values, second_values = (
+            (r.status, r.throughput_per_s, r.metrics, r.curves, r.matrices) for r in (self, reading)
+        )
+        return first_values == second_values
 
     @property
     def has_numbers(self) -> bool:
@@ -192,11 +193,13 @@ class LogReading:
 
         The status may differ if this reading is `incomplete`, since the last line may make it `ok`.
         """
-        one, two = ((r.metrics, r.curves, r.matrices, r.step_times_s) for r in (self, full_reading))
-        return one == two and (self.status == "incomplete" or self.throughput_per_s == full_reading.throughput_per_s)
+        own_values, full_values = ((r.metrics, r.curves, r.matrices, r.step_times_s) for r in (self, full_reading))
+        return own_values == full_values and (
+            self.status == "incomplete" or self.throughput_per_s == full_reading.throughput_per_s
+        )
 
     def is_same_test(self, reading: LogReading) -> bool:
-        """Return True if one reading is the printed form and the other the file of the same test."""
+        """Return True if both readings are of the same test, one from its printed output and one from its file."""
         value_pairs = [
             (self.metrics[name], reading.metrics[name]) for name in self.metrics.keys() & reading.metrics.keys()
         ]
@@ -220,7 +223,7 @@ class LogFormat:
         reader: constructor of the reader.
         needles: texts that lines of interest contain.
         row_pattern: pattern of further lines of interest. It begins with a line feed.
-        document_marker: text near the start or end of a log whose lines must all be read.
+        document_marker: text near the start or end of a log that has a document, so that all lines must be read.
         max_line_chars: length of the longest line that is read.
         program_pattern: pattern for the names of the programs.
         decimals: number of decimals with which each line of numbers ends; None if it varies.
@@ -246,7 +249,7 @@ class LogFormat:
 
 
 def parse_number(value: Any) -> float | None:
-    """Convert a value of a JSON document or a text to a float. Return None for booleans and for values that are no number."""
+    """Convert a value of a JSON document or a text to a float. Return None for booleans and for values that are not numbers."""
     if isinstance(value, bool) or value is None:
         return None
     try:
@@ -305,7 +308,7 @@ class JsonDocumentFinder:
 
     @property
     def has_incomplete_document(self) -> bool:
-        """True if a document began and did not come to its end."""
+        """True if a document began but did not end."""
         return self._has_cut_off_document or bool(self._lines)
 
     def _parse(self, text: str) -> Any:
@@ -396,7 +399,7 @@ class ReadingBuilder:
             self.flags.append(text)
 
     def flag_missing_end_mark(self) -> None:
-        """Add the flag that nothing in the log shows whether it is complete."""
+        """Add the flag that the log may be cut off, because it has no end mark."""
         self.add_flag(NO_END_MARK)
 
     def require_equal(self, description: str, printed_value: float | None, expected_value: float | None) -> None:
@@ -405,12 +408,12 @@ class ReadingBuilder:
         Unknown values (None) are not compared.
 
         Args:
-            description: subject and verb for the message, such as "the ranks are".
+            description: name of the value in the message, such as "number of ranks".
             printed_value: value in the log.
             expected_value: value of the run.
         """
         if printed_value is not None and expected_value is not None and printed_value != expected_value:
-            self.mark_invalid(f"the program says {description} {printed_value:g}, the run has {expected_value:g}")
+            self.mark_invalid(f"the {description} is {printed_value:g} in the log, but {expected_value:g} in the run")
 
     def check_process_count(self, program: str, process_count: float | None, context: RunContext) -> None:
         """Add a flag if a program used another number of processes than the run has devices.
@@ -418,7 +421,7 @@ class ReadingBuilder:
         This is not an error, as it may be intended.
         """
         if process_count is not None and context.ranks is not None and process_count != context.ranks:
-            self.add_flag(f"{program} used {process_count:g} processes, the run {context.ranks} devices")
+            self.add_flag(f"{program} used {process_count:g} processes, but the run has {context.ranks} devices")
 
     def require_finite(self, metrics: Mapping[str, float]) -> None:
         """Mark the reading as `nan` for each metric that is not finite."""
@@ -480,7 +483,7 @@ class LogReader(ABC):
     Attributes:
         max_document_bytes: size of the longest JSON document.
         next_readers: readers of the tests that begin in the line that was fed last, in order.
-        unreadable_values: values that should be numbers and are not.
+        unreadable_values: values that should be numbers but are not.
         document_finder: finder of the JSON documents in the lines.
         program: name that the test gives itself.
         from_file: True if the numbers are from a file of the program, which may have more digits than its output.
@@ -523,12 +526,12 @@ class LogReader(ABC):
         self.select_reader(True).feed(line)
 
     def note_unreadable(self, name: str, text: Any) -> None:
-        """Record a value that should be a number and is not. The reading gets a flag that names it."""
+        """Record a value that should be a number but is not. The reading gets a flag with the value."""
         if len(self.unreadable_values) < _MAX_NAMED_VALUES:
             self.unreadable_values.append(f"{name}: '{str(text).strip()[:_MAX_SHOWN_CHARS]}'")
 
     def read_number(self, name: str, value: Any) -> float | None:
-        """Convert a value of a JSON document to a float. A text that is no number is recorded by its name."""
+        """Convert a value of a JSON document to a float, or return None. A text that is not a number is recorded as unreadable."""
         result = parse_number(value)
         if result is None and isinstance(value, str) and value.strip():
             self.note_unreadable(name, value)
@@ -545,7 +548,8 @@ class LogReader(ABC):
         builder = ReadingBuilder()
         rate = self.add_results(builder, context)
         if self.unreadable_values:
-            builder.add_flag(f"no number, and left out: {', '.join(dict.fromkeys(self.unreadable_values))}")
+            unreadable_values = ", ".join(dict.fromkeys(self.unreadable_values))
+            builder.add_flag(f"values that are not numbers are left out: {unreadable_values}")
         return builder.build(rate, self.program, rounded=not self.from_file)
 
     @abstractmethod
@@ -565,7 +569,7 @@ class LineReader(LogReader):
     """Base class of readers for formats of text lines, which `PATTERNS` declares.
 
     If several patterns match a line, the first one applies. The name `unread`, declared last, is for lines that
-    should have numbers and match no other pattern. Its groups are a label and the text in place of the numbers.
+    should have numbers but match no other pattern. Its groups are a label and the text instead of the numbers.
 
     `matches` holds the values of the lines by name of their pattern, in the order of the log.
     """
@@ -607,6 +611,6 @@ class LineReader(LogReader):
     def last_number(self, name: str) -> float | None:
         """Return the first value of the last line that matched the pattern of this name.
 
-        Returns None if no line matched or the value is no number.
+        Returns None if no line matched or the value is not a number.
         """
         return parse_number(values[0]) if (values := self.last_match(name)) else None

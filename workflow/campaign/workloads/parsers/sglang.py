@@ -1,9 +1,9 @@
 """Parser of SGLang's `python -m sglang.bench_serving`: the file of --output-file (each run adds a line), or the output.
 
-Latencies count from when the client sent a request: with --max-concurrency and a finite --request-rate, the
-wait in the client is left out. The default rate is `inf`. Failed requests are not counted: there are only fewer
-successful ones. `Concurrency` is the mean of the run, not the limit. The retokenized count is that of the
-received text.
+Latencies count from the time when the client sends a request, so with --max-concurrency and a finite
+--request-rate they do not include the wait in the client. The default rate is `inf`. Failed requests are not
+counted; there are only fewer successful ones. `Concurrency` is the mean of the run, not the limit. The retokenized
+count is that of the received text.
 """
 
 from campaign.workloads.parsers.reading import LogFormat

@@ -1,9 +1,9 @@
 """Parser of STREAM (stream.c 5.9 and 5.10), which measures the bandwidth of memory.
 
-Rates are the best of all repetitions but the first, in MB of 1e6 bytes. They count the bytes that the program
-requests: cache lines that are read before a store are left out. Rates count only if the arrays validate. They
-describe memory only if the arrays are several times as large as all caches together, so the array size is a
-metric. One process is one host: if several ran at once, none is read.
+Rates are the best of all repetitions except the first, in MB (1e6 bytes) per second. They count the bytes that the
+program requests, without cache lines that are read before a store. Rates count only if the arrays are validated.
+They are those of the memory only if the arrays are several times as large as all caches together, so the array size
+is a metric. A host must run a single process; if several ran at once, the run is invalid.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class StreamReader(LineReader):
         """Add the bandwidth of each kernel, the array size and the number of threads."""
         rows, ends = {name: tuple(map(float, texts)) for name, *texts in self.matches["row"]}, self.matches["end"]
         if len(rows) < len(_ARRAYS_PER_KERNEL):
-            builder.mark_incomplete("no table of Copy, Scale, Add and Triad in the output of STREAM")
+            builder.mark_incomplete("the output has no complete table of Copy, Scale, Add and Triad")
         elif not ends:
             builder.mark_incomplete("the output ends before 'Solution Validates'")
         elif ("Failed",) in ends:
-            builder.mark_invalid("the arrays failed their validation")
+            builder.mark_invalid("the arrays failed the validation")
         if len(ends) > 1 or len(self.matches["row"]) > len(rows):
             builder.mark_invalid("several processes of STREAM ran at once")
         array_bytes = (self.last_number("elements") or 0.0) * (self.last_number("bytes") or 8.0)
@@ -66,16 +66,18 @@ class StreamReader(LineReader):
         """
         best, average_s, min_s, max_s = values
         if not all(map(math.isfinite, values)):
-            builder.mark_nan(f"{name} is not a number")
+            builder.mark_nan(f"a value of {name} is not a number")
             return
         moved_bytes = _ARRAYS_PER_KERNEL[name] * array_bytes
         # Times are printed to the microsecond.
         if not min_s <= average_s <= max_s or best <= 0:
-            builder.mark_invalid(f"the times of {name} are out of order; a line is torn")
+            builder.mark_invalid(f"the times of {name} are out of order, so the line is damaged")
         elif moved_bytes and min_s > 0 and not is_close(moved_bytes / min_s / 1e6, best, 1e-3 + 1e-6 / min_s):
-            builder.mark_invalid(f"{moved_bytes:g} bytes in {min_s:g} s are not {best:g} MB/s; a line is torn")
+            builder.mark_invalid(
+                f"{best:g} MB/s does not match {moved_bytes:g} bytes in {min_s:g} s, so the line is damaged"
+            )
         if min_s < _MIN_KERNEL_TIME_S:
-            builder.add_flag(f"{name} took {min_s:g} s only: the arrays are too small for the clock")
+            builder.add_flag(f"{name} took only {min_s:g} s, so the arrays are too small for the clock")
         builder.metrics[f"{name.lower()}_gb_per_s"] = best / 1e3
 
 

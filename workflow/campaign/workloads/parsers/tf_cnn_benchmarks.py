@@ -1,7 +1,7 @@
 """Parser of TensorFlow's tf_cnn_benchmarks, alone, with Horovod or with parameter servers.
 
-With Horovod, every rank prints its step lines and `total images/sec`. The total of a rank is already that of
-all ranks, measured by its own clock, so the smallest total is that of the job and nothing is added up. Step
+With Horovod, every rank prints its step lines and `total images/sec`. The total of a rank is that of all ranks,
+measured by the clock of this rank, so totals are not added up, and the smallest total is that of the job. Step
 lines are those of one rank. Ranks print into each other's lines, so a total counts only if it has exactly the
 two decimals that the program prints.
 """
@@ -50,8 +50,8 @@ class TfCnnBenchmarksReader(LineReader):
             super().read_line(line)
 
     def begins_next_test(self, name: str, values: tuple[str, ...]) -> bool:
-        # All ranks of one benchmark finish warming up before any rank is done.
         """Return True if a line is a header or the end of the warm-up after a total or an evaluation."""
+        # All ranks of one benchmark finish warming up before any rank is done.
         return name in ("begun", "batch_global") and bool(self.totals or self.matches["evaluated"])
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
@@ -59,16 +59,16 @@ class TfCnnBenchmarksReader(LineReader):
         losses, begun_ranks = [float(loss) for (loss,) in self.matches["step"]], len(self.matches["begun"])
         if not self.totals:
             evaluation_line = self.last_match("evaluated")
-            explanation = (
-                f" ('{evaluation_line[0].rstrip()}': a run that evaluates prints none)" if evaluation_line else ""
-            )
-            builder.mark_incomplete(f"no 'total images/sec' in the output{explanation}")
+            explanation = f" ('{evaluation_line[0].rstrip()}': evaluation runs print none)" if evaluation_line else ""
+            builder.mark_incomplete(f"the output has no line 'total images/sec'{explanation}")
         elif not all(map(math.isfinite, self.totals)):
             builder.mark_nan("a rank's total is not a number")
         elif len(self.totals) < begun_ranks:
-            builder.mark_incomplete(f"{begun_ranks} ranks began to measure, and {len(self.totals)} printed a total")
-        builder.require_equal("the global batch is", self.last_number("batch_global"), context.batch_global)
-        builder.require_equal("the batch per device is", self.last_number("batch"), context.batch)
+            builder.mark_incomplete(
+                f"{begun_ranks} ranks began to measure, but only {len(self.totals)} printed a total"
+            )
+        builder.require_equal("global batch", self.last_number("batch_global"), context.batch_global)
+        builder.require_equal("batch per device", self.last_number("batch"), context.batch)
         builder.settings["model"] = (self.last_match("model") or ("",))[0]
         if not all(map(math.isfinite, losses)):
             builder.mark_nan("the loss is not a number")
@@ -76,18 +76,20 @@ class TfCnnBenchmarksReader(LineReader):
         # Independent processes have one rank each and print their own rate as the total.
         if len(self.totals) > 1 and not self.matches["batch_global"] and context.batch_global is not None:
             builder.add_flag(
-                "several ranks printed a total and none the global batch: whether they ran together is not known"
+                "several ranks printed a total, but none printed the global batch, so they may not have run together"
             )
         if finite_totals and not is_close(min(finite_totals), max(finite_totals), _MAX_TOTAL_RATIO - 1):
             builder.add_flag(
-                f"the ranks' totals lie {max(finite_totals) / max(min(finite_totals), 1e-9):.2f} times apart"
+                f"the largest total of a rank is {max(finite_totals) / max(min(finite_totals), 1e-9):.2f} times the smallest"
             )
         if context.ranks and 1 < len(self.totals) != context.ranks:
-            builder.add_flag(f"{len(self.totals)} totals of {context.ranks} ranks could be read")
+            builder.add_flag(f"the log has the totals of {len(self.totals)} ranks instead of {context.ranks}")
         if losses and not any(losses):
             builder.add_flag("the loss is 0 at every step, as in a forward-only run")
         if self.matches["servers"] and len(self.totals) > 1:
-            builder.add_flag("parameter servers: the total counts the global step, which workers see differently")
+            builder.add_flag(
+                "with parameter servers, the total counts global steps, whose number differs between workers"
+            )
         builder.metrics["loss_last"] = losses[-1] if any(losses) else None
         return min(finite_totals, default=None)
 

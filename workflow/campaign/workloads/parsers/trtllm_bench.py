@@ -1,9 +1,9 @@
 """Parser of TensorRT-LLM's `trtllm-bench throughput` and `latency`: the file of --report_json, or the output.
 
 The benchmark has no server: requests go to the engine in the same process, all at once or --concurrency at a
-time. So latencies include no network, no HTTP and no arrivals, and their percentiles are those of a queue that
-was full at the start. The printed issue rate is that of filling this queue. TTFT and TPOT exist with
---streaming only.
+time. Latencies therefore include no network, no HTTP and no arrival times, and their percentiles are those of a
+queue that was full at the start. The printed issue rate is the rate at which this queue is filled. TTFT and TPOT
+need --streaming.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class TrtllmBenchReader(LogReader):
         }
         for latency, group in groups.items():
             values |= {
-                f"{latency}_ms_{_statistic_name(key)}": value
+                f"{latency}_ms_{_convert_statistic_name(key)}": value
                 for key, value in (group or {}).items()
-                if _statistic_name(key)
+                if _convert_statistic_name(key)
             }
         reader = self.select_reader(self.has_begun)
         reader.metrics = {
@@ -121,14 +121,14 @@ class TrtllmBenchReader(LogReader):
             self.metrics["total_ms"] = 1e3 * total_s
         rate, total_ms, requests = (self.metrics.get(name) for name in ("requests_per_s", "total_ms", "requests"))
         if not self.has_begun:
-            builder.mark_incomplete("no performance overview of trtllm-bench in the output")
+            builder.mark_incomplete("the output has no performance overview of trtllm-bench")
         elif not is_complete or rate is None:
             builder.mark_incomplete("the report was cut off")
         builder.require_finite(self.metrics)
         if rate is not None and total_ms and requests and not is_close(requests / total_ms * 1e3, rate, 0.01):
-            builder.mark_invalid(f"{requests:g} requests in {total_ms:g} ms are not {rate:g} per second")
+            builder.mark_invalid(f"the rate of {rate:g}/s does not match {requests:g} requests in {total_ms:g} ms")
         if is_complete:
-            builder.add_flag("requests went to the engine without a server, and not at times of their own")
+            builder.add_flag("requests went directly to the engine, without a server and without arrival times")
         builder.metrics = {name: value for name, value in self.metrics.items() if name != "total_ms"}
         settings = self.settings
         parallel_sizes = [parse_number(settings.get(name)) for name in ("TP Size", "PP Size")]
@@ -144,7 +144,7 @@ class TrtllmBenchReader(LogReader):
         return rate
 
 
-def _statistic_name(key: Any) -> str:
+def _convert_statistic_name(key: Any) -> str:
     """Return the statistic's name in metrics, such as `p99`, `min` or `mean`; empty for an unknown statistic."""
     name = {"minimum": "min", "maximum": "max", "average": "mean"}.get(str(key), str(key))
     return name if re.fullmatch(r"p\d{1,2}|min|max|mean", name) else ""

@@ -1,11 +1,11 @@
 """Parser of vLLM's `vllm bench serve` (formerly benchmark_serving.py): the file of --save-result, or the output.
 
-Latencies count from when the client sent a request. With --max-concurrency and a finite --request-rate, a
-request waits in the client before that, and the wait is left out. The default rate is `inf`: all requests are
-sent at once. Latencies include successful requests only. The duration includes the last answers, with fewer and
-fewer requests, so that short runs have a low throughput. The only percentile is p99 unless --metric-percentiles
-names others, and end-to-end latency needs --percentile-metrics. --append-result adds a line to the file.
-SGLang's benchmark and TensorRT-LLM's benchmark_serving.py began as copies of this one.
+Latencies count from the time when the client sends a request. With --max-concurrency and a finite --request-rate,
+they do not include the wait in the client before that. The default rate is `inf`: all requests are sent at once.
+Latencies are those of successful requests only. The duration includes the end of the run, when fewer and fewer
+requests are active, so short runs have a low throughput. The only percentile is p99 unless --metric-percentiles is
+set, and end-to-end latency needs --percentile-metrics. --append-result adds a line to the file. SGLang's benchmark
+and TensorRT-LLM's benchmark_serving.py began as copies of this benchmark.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ServingResultReader(LogReader):
         if self.open_result is not None or self.document_finder.has_incomplete_document:
             builder.mark_incomplete("the last result was cut off")
         elif result is None:
-            builder.mark_incomplete("no result of a serving benchmark in the output")
+            builder.mark_incomplete("the output has no result of a serving benchmark")
         if result is None:
             return None
         for name, value in result.items():
@@ -102,8 +102,8 @@ class ServingResultReader(LogReader):
         offered_per_s = parse_number(result.get("request_rate"))
         if limit and offered_per_s and math.isfinite(offered_per_s):
             builder.add_flag(
-                f"the client sent at most {limit:g} requests at a time, and its latencies leave out the wait for that; "
-                "measure a rate without a limit"
+                f"the client sent at most {limit:g} requests at a time, and the wait in the client is not part of the latencies; "
+                "measure request rates without --max-concurrency"
             )
         return rate
 
@@ -117,14 +117,16 @@ def _add_counts(result: Mapping[str, Any], builder: ReadingBuilder) -> float | N
         failed_requests = float(sum(map(bool, errors)))  # with --save-detailed, one entry per request
     prompt_tokens = parse_number(result.get("total_input_tokens"))
     if completed_requests is None or duration_s is None or rate is None:
-        builder.mark_incomplete("the result has no completed requests, duration and request throughput")
+        builder.mark_incomplete("the result lacks completed requests, duration or request throughput")
         return None
     if completed_requests == 0:
         builder.mark_invalid("no request succeeded")
     elif not (duration_s > 0 and is_close(completed_requests / duration_s, rate, 0.02, 0.006)):
-        builder.mark_invalid(f"{completed_requests:g} requests in {duration_s:g} s are not {rate:g} per second")
+        builder.mark_invalid(
+            f"the rate of {rate:g}/s does not match {completed_requests:g} requests in {duration_s:g} s"
+        )
     elif tokens and token_rate and not is_close(tokens / duration_s, token_rate, 0.02, 0.006):
-        builder.mark_invalid(f"{tokens:g} tokens in {duration_s:g} s are not {token_rate:g} per second")
+        builder.mark_invalid(f"the token rate of {token_rate:g}/s does not match {tokens:g} tokens in {duration_s:g} s")
     else:
         # Rates are printed with two decimals: 0.03 requests per second may be 0.0254.
         rate = completed_requests / duration_s
@@ -144,10 +146,10 @@ def _add_counts(result: Mapping[str, Any], builder: ReadingBuilder) -> float | N
         "offered_per_s": parse_number(result.get("request_rate")),
     }
     if failed_requests is None:
-        builder.add_flag("the client does not report failed requests: only its log and --output-details have them")
+        builder.add_flag("the client does not report failed requests; only its log and --output-details contain them")
     elif failed_requests:
         builder.add_flag(
-            f"{failed_requests:g} of {sent_requests:g} requests failed, and the client's latencies leave them out"
+            f"{failed_requests:g} of {sent_requests:g} requests failed and are not included in the client's latencies"
         )
     return rate if completed_requests else None
 

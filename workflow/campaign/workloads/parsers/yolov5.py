@@ -3,10 +3,10 @@
 The `time` of newer results.csv counts seconds from the start of training to the end of an epoch, including its
 validation.
 
-`--batch-size` is that of all devices together. Only the last state of an epoch's progress bar is its mean rate,
-in it/s or s/it. Images per second are recomputed from batches and elapsed time, which must agree with the bar.
-The first epoch warms up, and counts only if there is no other. GPU_mem is the memory reserved at that moment in
-1e9 bytes, not the peak.
+`--batch-size` is the total of all devices. Only the last state of an epoch's progress bar shows its mean rate, in
+it/s or s/it. Images per second are recomputed from batches and elapsed time, which must agree with the bar. The
+first epoch is the warm-up, and counts only if there is no other epoch. GPU_mem is the reserved memory at that
+moment in units of 1e9 bytes, not the peak.
 """
 
 from __future__ import annotations
@@ -136,18 +136,20 @@ class Yolov5Reader(LogReader):
             return None
         rate = self.compute_rate(context, builder)
         if self.completion is None:
-            builder.mark_incomplete("no 'epochs completed in' in the output")
+            builder.mark_incomplete("the output has no line 'epochs completed in'")
         elif not self.epochs:
-            builder.mark_incomplete("no epoch's progress bar reached its end in the output")
+            builder.mark_incomplete("the output has no complete progress bar of an epoch")
         else:
             self.check_epochs(builder, *self.completion)
-        # The most frequent mistake with this program is a per-device batch in place of that of all devices.
-        builder.require_equal("the batch of all devices is", self.batch_global, context.batch_global)
+        # The most frequent mistake with this program is to give the batch per device instead of the total batch.
+        builder.require_equal("total batch of all devices", self.batch_global, context.batch_global)
         builder.settings["image_size"] = self.image_size
         if self.row_count == len(self.epochs):
             builder.metrics |= self.precisions
         elif self.row_count:
-            builder.add_flag(f"results.csv has {self.row_count} epochs, the log {len(self.epochs)}: it is not read")
+            builder.add_flag(
+                f"results.csv is ignored: it has {self.row_count} epochs, but the log has {len(self.epochs)}"
+            )
         if self.model:
             builder.metrics |= {"parameters": self.model[0], "forward_gflop": self.model[1]}
         return rate
@@ -162,9 +164,11 @@ class Yolov5Reader(LogReader):
         numbers = sorted(self.epochs)
         counted_epochs = [self.epochs[number] for number in numbers[1:] or numbers]
         if len(numbers) == 1:
-            builder.add_flag("one epoch only: its warm-up is in the rate")
+            builder.add_flag("the rate includes the warm-up, because there is only one epoch")
         if not all(epoch.is_rate_consistent for epoch in counted_epochs):
-            builder.add_flag("a bar's rate is not that of its epoch: computed from its elapsed time, to the second")
+            builder.add_flag(
+                "the rate is computed from elapsed times in whole seconds, because a progress bar's rate does not match its epoch"
+            )
         last = self.epochs[numbers[-1]]
         if not all(map(math.isfinite, last.losses)):
             builder.mark_nan("a loss of the last epoch is not a number")
@@ -178,35 +182,31 @@ class Yolov5Reader(LogReader):
         }
         batch = self.batch_global or context.batch_global
         if batch is None:
-            builder.add_flag("the batch of all devices is not known: no rate of images")
+            builder.add_flag("the image rate is unknown, because the total batch of all devices is unknown")
             return None
         return batch * batches / seconds
 
     def check_epochs(self, builder: ReadingBuilder, epochs: int, hours: float) -> None:
-        """Check the number and the time of the epochs against the last line of the training.
-
-        Args:
-            builder: builder of the reading.
-            epochs: number of completed epochs.
-            hours: duration of the training.
-        """
+        """Check the number and the time of the epochs against the last line of the training."""
         if epochs != len(self.epochs):
-            builder.add_flag(f"{epochs} epochs were completed, and {len(self.epochs)} bars seen to their end")
+            builder.add_flag(
+                f"{epochs} epochs were completed, but the log has {len(self.epochs)} complete progress bars"
+            )
         trained_s = sum(epoch.elapsed_s for epoch in self.epochs.values())
         if not trained_s <= hours * 3600 + 1.8 + 1e-3 * trained_s:
             builder.mark_invalid(
-                f"the epochs' bars took {trained_s:g} s together, the whole training {hours * 3600:g} s"
+                f"the epochs took {trained_s:g} s in total, but the whole training took {hours * 3600:g} s"
             )
 
     def add_csv_results(self, builder: ReadingBuilder) -> None:
         """Add the results of results.csv without a printed log, which has no rate of images."""
         if not self.row_count:
-            builder.mark_incomplete("results.csv has no whole row")
+            builder.mark_incomplete("results.csv has no complete row")
         losses = [value for name, value in self.values.items() if name.startswith("train/")]
         if not all(map(math.isfinite, losses)):
             builder.mark_nan("a loss of the last epoch is not a number")
-        missing_data = "no number of images" if self.end_times_s else "no times"
-        builder.add_flag(f"results.csv has {missing_data}: no rate of images")
+        missing_data = "number of images" if self.end_times_s else "times"
+        builder.add_flag(f"the image rate is unknown, because results.csv has no {missing_data}")
         builder.flag_missing_end_mark()
         builder.metrics = {"epochs": float(self.row_count), **self.precisions, **self.compute_mean_epoch_time(builder)}
 
@@ -220,10 +220,10 @@ class Yolov5Reader(LogReader):
         durations_s = [end_s - start_s for start_s, end_s in pairwise(self.end_times_s)]
         if not all(math.isfinite(duration_s) and duration_s > 0 for duration_s in durations_s):
             builder.add_flag(
-                "the times of results.csv do not grow, as where a training was resumed: no time of an epoch"
+                "the epoch time is unknown, because the times in results.csv do not increase (as after a resumed training)"
             )
             return {}
-        builder.add_flag("the time of an epoch is by results.csv, and includes its validation")
+        builder.add_flag("the epoch time is from results.csv and includes the validation")
         return {"epoch_and_validation_time_s": math.fsum(durations_s) / len(durations_s)}
 
     @property

@@ -30,7 +30,7 @@ _UNDER_LOAD = "while the client ran"
 
 
 def main() -> int:
-    """Run the service, or keep a part of its server running. Return the exit code: 0 for a run that has left its result."""
+    """Run the service, or keep a part of its server running. Return the exit code, which is 0 if the result was written."""
     specification = ServiceRunSpecification.model_validate_json(read_bytes(Path(sys.argv[1])))
     adopt_orphans()
     server = ServerProcesses(specification, determine_server_rank(specification))
@@ -46,7 +46,7 @@ def _keep_server_running(server: ServerProcesses) -> int:
 
     Returns the exit code: 0 unless the part ended before the run was over.
     """
-    end_of_run_file = server.specification.end_of_run_file
+    end_of_run_file = server.specification.run_end_file
     try:
         server.start_server()
         while not end_of_run_file.read_text(encoding="utf-8"):
@@ -88,7 +88,7 @@ def _run_service(specification: ServiceRunSpecification, server: ServerProcesses
     log_message(f"the server {'was killed' if was_killed else 'ended'} after {phases['server_stop']:.1f} s")
     timeout_s = specification.server.stop_within_s
     timeout_flags = (
-        (f"the server did not end within {timeout_s:g} s of SIGTERM (stop_within_s), and was killed",)
+        (f"the server was killed, because it did not end within {timeout_s:g} s of SIGTERM (stop_within_s)",)
         if was_killed
         else ()
     )
@@ -144,11 +144,11 @@ def _compute_metrics(
     if (settings := specification.server.metrics) is None:
         return {}, []
     if page_before is None or page_after is None:
-        return {}, [f"the server's {settings.path} could not be read"]
+        return {}, [f"the metrics page {settings.path} of the server could not be read"]
     try:
         return compute_server_metrics(settings, page_before, page_after)
     except ValueError as error:
-        return {}, [f"the server's {settings.path} is not in the text format of Prometheus: {error}"]
+        return {}, [f"the metrics page {settings.path} of the server is not in Prometheus text format: {error}"]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Processes of a run: those that the program starts, and those that these leave in the background.
+"""Processes of a service run: programs that are started, and processes that these leave in the background.
 
-Their output is forwarded to the log of the run as it comes, and its end is kept as evidence.
+Their output is forwarded to the log of the run immediately, and its end is kept as evidence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Server of a run, which is started on one or all hosts, probed until it is ready, and ended with all that it started."""
+"""Server of a service run: started on one or all hosts, probed until it is ready, and ended with everything it started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from campaign.spec.cell import Scalar
 from campaign.spec.fields import Variables
 from campaign.workloads.command_template import fill_template, resolve_variables
 from campaign.workloads.rank_launchers import find_free_port
-from campaign.workloads.rank_marks import build_marking_words, has_started
+from campaign.workloads.rank_marks import build_marking_words, has_program_started
 from campaign.workloads.service_run.processes import (
     POLL_INTERVAL_S,
     ServiceProcess,
@@ -35,14 +35,7 @@ _ADDRESS_IN_USE = re.compile(r"address already in use|EADDRINUSE|errno[ :=]*98\b
 
 
 class ServiceRunError(Exception):
-    """Error that ends a service run.
-
-    Args:
-        problem: kind of failure.
-        message: description of the failure.
-        evidence: output that shows it.
-        exit_code: exit code of the program that failed, if any.
-    """
+    """Error that ends a service run."""
 
     def __init__(self, problem: ServiceProblem, message: str, evidence: str = "", exit_code: int | None = None) -> None:
         super().__init__(message)
@@ -85,7 +78,7 @@ class ServerProcesses:
         Raises:
             ServiceRunError: the program cannot be started.
         """
-        values, location = {**self.specification.values, **self._template_values()}, self.specification.where
+        values, location = {**self.specification.values, **self._collect_template_values()}, self.specification.where
         command_words = [fill_template(word, values, f"{location}: command") for word in command]
         mark_directory = self.specification.directory / f".marks{self.rank}.{len(self._mark_directories)}"
         # A wrapper's exit code is no proof that the program behind it has started.
@@ -99,7 +92,7 @@ class ServerProcesses:
         try:
             process = ServiceProcess(argv, process_environment, self.specification.directory, **process_options)
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
-            raise ServiceRunError("no_program", f"{argv[0]}: could not be started: {error}") from error
+            raise ServiceRunError("no_program", f"{argv[0]} could not be started: {error}") from error
         if wrapper:
             self._mark_directories[id(process)] = mark_directory
         return process
@@ -111,11 +104,11 @@ class ServerProcesses:
             process.exit_code,
             process.output.read_tail(),
         )
-        if mark_directory is not None and exit_code is not None and not has_started(mark_directory, output):
-            message = f"{self.specification.words[0]} did not start the program, and {describe_exit(exit_code)}"
+        if mark_directory is not None and exit_code is not None and not has_program_started(mark_directory, output):
+            message = f"{self.specification.words[0]} did not start the program and {describe_exit(exit_code)}"
             raise ServiceRunError("no_program", message, output, exit_code)
 
-    def _template_values(self) -> dict[str, Scalar]:
+    def _collect_template_values(self) -> dict[str, Scalar]:
         """Return the values that can be filled in once the run has begun, by name."""
         environment = {**os.environ, **self._group_variables}
         return {
@@ -135,8 +128,8 @@ class ServerProcesses:
         if self.settings.port and not self.rank and not _is_port_free(self.settings.port):
             raise ServiceRunError(
                 "port_taken",
-                f"port {self.settings.port} (server.port) is used by another process of {os.uname().nodename}; end that one, or "
-                "remove the key: each run then takes a free port",
+                f"port {self.settings.port} (server.port) is in use by another process on {os.uname().nodename}; end that process, "
+                "or remove the key so that each run uses a free port",
             )
         self._processes = [
             self.start_program(self.settings.command, self.settings.environment, pattern=self.settings.ready.log)
@@ -164,7 +157,7 @@ class ServerProcesses:
                 is_port_taken = error.problem == "ended_before_ready" and _ADDRESS_IN_USE.search(error.evidence)
                 if not (is_port_taken and remaining_starts) or self.settings.port or self.settings.launch != "once":
                     raise
-                log_message(f"port {self.port} was taken meanwhile; another one is tried")
+                log_message(f"port {self.port} is now in use by another process; trying another port")
                 end_processes(self._processes, 0.0)
                 self.port = find_free_port(ADDRESS)
         raise AssertionError
@@ -219,7 +212,7 @@ class ServerProcesses:
         On rank 0 this also signals the end of the run to the other processes of the server.
         """
         if not self.rank:
-            self.specification.end_of_run_file.write_text("over\n", encoding="utf-8")
+            self.specification.run_end_file.write_text("over\n", encoding="utf-8")
         return end_processes(self._processes, self.settings.stop_within_s, self._other_host_processes)
 
     def _is_ready(self) -> bool:
@@ -244,11 +237,6 @@ def fetch_page(port: int, path: str, timeout_s: float) -> tuple[int, str]:
     """Fetch a page of the server, and return its HTTP status and text.
 
     Raises OSError or HTTPException if the server does not answer, or not in HTTP.
-
-    Args:
-        port: port of the server on 127.0.0.1.
-        path: path of the page.
-        timeout_s: time to wait for the answer.
     """
     connection = http.client.HTTPConnection(ADDRESS, port, timeout=timeout_s)
     try:
@@ -332,7 +320,7 @@ def compute_server_metrics(
     """Compute the metrics `server_NAME` from the pages before and after the client ran.
 
     Returns the metrics, and a flag for each series that the page does not have. Raises ValueError if a page is not
-    in the text format of Prometheus.
+    in Prometheus text format.
 
     Args:
         settings: page and names of the metrics.
@@ -343,7 +331,7 @@ def compute_server_metrics(
     metrics, missing_flags = {}, []
     for name, series in settings.read.items():
         if series not in series_after:
-            missing_flags.append(f"the server's {settings.path} has no {series}")
+            missing_flags.append(f"the metrics page {settings.path} of the server has no series {series}")
             continue
         is_cumulative, values = series_after[series]
         # A series with labels appears with its first event.
@@ -354,13 +342,9 @@ def compute_server_metrics(
 
 
 def _read_series(page: str, series_by_metric: Mapping[str, str]) -> dict[str, tuple[bool, list[float]]]:
-    """Parse the values of the wanted series from a page in the text format of Prometheus.
+    """Parse the values of the requested series from a page in Prometheus text format.
 
     Returns, by series, True if it only grows (counters, histograms and summaries), and its values for all labels.
-
-    Args:
-        page: text of the page.
-        series_by_metric: name of the series for each metric.
     """
     from prometheus_client.parser import text_string_to_metric_families
 

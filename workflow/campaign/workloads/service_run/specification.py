@@ -1,4 +1,4 @@
-"""Input and output of the program of a service run, two JSON files in the run's directory."""
+"""Specification and result of a service run, two JSON files in the run's directory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from campaign.workloads.parsers import ParserName
 from campaign.workloads.parsers.expressions import Parser
 
 SERVICE_VALUES: Mapping[str, str] = {
-    "port": "port of 127.0.0.1 on which the server has to answer: a free one, or `server.port`",
+    "port": "port of 127.0.0.1 on which the server must answer: a free port, or `server.port`",
     "url": "`http://127.0.0.1:{port}`",
     "result": "path of the file `client.result` in the run's directory",
-    "rank": "number of the process of the server, from 0, with `launch: per_host` or `per_rank`",
-    "first_host": "address at which process 0 meets the others",
-    "first_port": "free port there",
+    "rank": "number of the server process, from 0, with `launch: per_host` or `per_rank`",
+    "first_host": "address of process 0, to which the other processes connect",
+    "first_port": "free port at that address",
 }
-"""Values that can be filled in once a run has begun, with their meaning."""
+"""Meanings of names in braces whose values are known once a run has begun."""
 
 RESULT_FILE, CLIENT_OUTPUT_FILE = "service-result.json", "service-client-output"
 """Files in the run's directory: result of the run, and output of the client."""
@@ -38,12 +38,12 @@ ServiceProblem = Literal[
 
 
 class ReadinessProbe(FileModel):
-    """Probe that shows that the server is ready: one of these keys."""
+    """Probe that shows that the server is ready. Exactly one of these keys is allowed."""
 
     http: Argument | None = None
-    """Path that answers with a status between 200 and 299, such as `/health`."""
+    """Path that answers with a status from 200 to 299 once the server is ready, such as `/health`."""
     tcp: bool = False
-    """`true` if the server is ready once its port accepts connections."""
+    """If true, the server is ready once its port accepts connections."""
     log: Argument | None = None
     """Regular expression that a line of the server's output matches once it is ready."""
 
@@ -53,69 +53,70 @@ class ReadinessProbe(FileModel):
         if sum((self.http is not None, self.tcp, self.log is not None)) != 1:
             raise ValueError("give exactly one of 'http', 'tcp: true' and 'log'")
         if self.http is not None and not self.http.startswith("/"):
-            raise ValueError(f"'http: {self.http}' is no path; it begins with '/'")
+            raise ValueError(f"'http: {self.http}' is not a path; it must begin with '/'")
         try:
             re.compile(self.log or "")
         except re.error as error:
-            raise ValueError(f"'log: {self.log}' is no regular expression: {error}") from error
+            raise ValueError(f"'log: {self.log}' is not a valid regular expression: {error}") from error
         return self
 
 
 class ServerMetrics(FileModel):
-    """The server's own metrics, from a page in the text format of Prometheus."""
+    """Metrics that the server itself publishes on a page in Prometheus text format."""
 
     path: Argument = "/metrics"
     """Path of the page."""
     read: dict[AxisName, Argument] = Field(min_length=1)
-    """Name -> series of the page, such as `{preemptions: "vllm:num_preemptions_total"}`, which becomes the metric
-    `server_preemptions`: by how much a counter grew while the client ran, summed over its labels; of a gauge the value afterwards,
-    the largest of its labels."""
+    """Series of the page by name, such as `{preemptions: "vllm:num_preemptions_total"}`, which becomes the metric
+    `server_preemptions`. For a counter, the metric is its increase while the client ran, summed over its labels. For a gauge, it is
+    the largest value of its labels after the client has ended."""
 
 
 class Server(FileModel):
     """Server of a service."""
 
     command: tuple[Argument, ...] = Field(min_length=1)
-    """Program and arguments; no shell is involved."""
+    """Program and arguments, started without a shell."""
     launch: Literal["once", "per_host", "per_rank"] = "once"
-    """`once`: one process on the first host, with the run's devices there; `per_host`: one on every host, with the devices there;
-    `per_rank`: one per device. The latter two get RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; process 0 answers."""
+    """Processes of the server. `once`: one process on the first host, with the run's devices there. `per_host`: one process on
+    every host, with the devices there. `per_rank`: one process per device. The latter two get RANK, WORLD_SIZE, LOCAL_RANK,
+    MASTER_ADDR and MASTER_PORT; process 0 answers."""
     precision_arguments: dict[Precision, tuple[Argument, ...]] = Field(default_factory=dict)
     """Arguments appended to the command, by precision."""
     environment: Variables = Field(default_factory=dict)
-    """Environment variables, filled in like the command; `HF_TOKEN: {from: environment}` takes a secret from the environment that
-    the campaign is started in."""
+    """Environment variables, with names in braces as in the command. `HF_TOKEN: {from: environment}` takes a secret from the
+    environment in which the campaign is started."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    """Port that the server always uses. Default: a free one, `{port}`."""
+    """Port that the server always uses. Default: a free port, `{port}`."""
     ready: ReadinessProbe = ReadinessProbe(http="/health")
     """Probe that shows that the server is ready."""
     ready_within_s: Annotated[float, Field(gt=0)] = 600.0
-    """Longest time until the server is ready. A run whose server takes longer is recorded as `time_limit`."""
+    """Maximum time in seconds until the server is ready. A run whose server takes longer is recorded as `time_limit`."""
     stop_within_s: Annotated[float, Field(gt=0)] = 30.0
-    """Longest time until the server ends after SIGTERM. A server that takes longer is killed, and the run gets a flag."""
+    """Maximum time in seconds from SIGTERM to the end of the server. A slower server is killed, and the run gets a flag."""
     metrics: ServerMetrics | None = None
-    """The server's own metrics."""
+    """Metrics that the server itself publishes."""
 
 
 class BenchmarkClient(FileModel):
     """Benchmark client of a service."""
 
     command: tuple[Argument, ...] = Field(min_length=1)
-    """Program and arguments, such as `[vllm, bench, serve, --base-url, "{url}", --request-rate, "{rate_per_s}"]`; no shell is
-    involved. It starts in the run's directory once the server is ready."""
+    """Program and arguments, such as `[vllm, bench, serve, --base-url, "{url}", --request-rate, "{rate_per_s}"]`. It is started
+    without a shell, in the run's directory, once the server is ready."""
     environment: Variables = Field(default_factory=dict)
-    """Environment variables, filled in like the command; `HF_TOKEN: {from: environment}` takes a secret from the environment that
-    the campaign is started in."""
+    """Environment variables, with names in braces as in the command. `HF_TOKEN: {from: environment}` takes a secret from the
+    environment in which the campaign is started."""
     result: Argument = "client-result"
-    """File in the run's directory that the client writes its numbers to, such as `result.json` or
-    `artifacts/**/profile_export_aiperf.json`. `{result}` in the command is its path. The parser reads this file where it exists,
-    and the client's output otherwise. The file is appended to the log."""
+    """File in the run's directory to which the client writes its results, such as `result.json` or
+    `artifacts/**/profile_export_aiperf.json`. `{result}` in the command is its path. The parser reads this file if it exists, and
+    the client's output otherwise. The file is appended to the log."""
     parser: ParserName | None = None
-    """Built-in parser for the client's numbers."""
+    """Built-in parser for the client's results."""
     test: Literal["only", "last"] | Annotated[int, Field(ge=1)] = "only"
     """Result that counts if `parser` finds several: a number from 1, or `last`."""
     parsers: tuple[Parser, ...] = ()
-    """Instead of `parser`: expressions that read the client's numbers."""
+    """Instead of `parser`: expressions that read the client's results."""
 
     @model_validator(mode="after")
     def _require_one_parser(self) -> BenchmarkClient:
@@ -123,7 +124,9 @@ class BenchmarkClient(FileModel):
         if (self.parser is None) == (not self.parsers):
             raise ValueError("give either 'parser' or 'parsers'")
         if Path(self.result).is_absolute() or ".." in Path(self.result).parts:
-            raise ValueError(f"'result: {self.result}' is no path within the run's directory; remove '/' and '..'")
+            raise ValueError(
+                f"'result: {self.result}' is not inside the run's directory; remove the leading '/' or '..'"
+            )
         return self
 
     def find_result(self, directory: Path) -> Path | None:
@@ -170,7 +173,7 @@ class ServiceRunSpecification(_ServiceModel):
         return self.directory / "service-specification.json"
 
     @property
-    def end_of_run_file(self) -> Path:
+    def run_end_file(self) -> Path:
         """Path of the file that contains text as soon as the other processes of the server must end."""
         return self.directory / "service-over"
 

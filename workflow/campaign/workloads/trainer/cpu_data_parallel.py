@@ -1,4 +1,4 @@
-"""DataParallel on a CPU, with threads in place of GPUs. Algorithm and copies are those of `nn.DataParallel`."""
+"""DataParallel on a CPU, with threads instead of GPUs. Algorithm and copies are those of `nn.DataParallel`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Replica:
     def _remove_parameters(self, module: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
         """Remove the parameters of the copy, and yield each as (module of the copy, name, original weight)."""
         for owner, name, weight in _pair_tensors(module, self.module, "_parameters"):
-            # A tensor with a history cannot be a parameter; as a plain attribute it can stand in for one.
+            # A tensor with a history cannot be a parameter, but as a plain attribute it can replace one.
             del owner._parameters[name]
             yield owner, name, weight
 

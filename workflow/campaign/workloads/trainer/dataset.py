@@ -1,7 +1,7 @@
-"""Dataset of a rank as a file on the storage under test - batches of raw tensors, written once and read repeatedly.
+"""Dataset of a rank: a file on the storage under test with batches of raw tensors, written once and read repeatedly.
 
-The module needs torch. A batch is one record, padded to whole blocks so that O_DIRECT can read it. The file has no name from
-its creation on, so it cannot outlive its rank, however the rank ends.
+The module needs torch. A batch is one record, padded to whole blocks so that O_DIRECT can read it. The file never has a name,
+so it cannot outlive its rank, however the rank ends.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class BatchMemory:
         spans = [tensor.numel() * tensor.element_size() for tensor in example]
         starts = [0]
         for span in spans:
-            starts.append(_round_up(starts[-1] + span, _TENSOR_ALIGNMENT_BYTES))
-        self.size_bytes = _round_up(starts[-1], BLOCK_BYTES)
+            starts.append(_round_up_to_multiple(starts[-1] + span, _TENSOR_ALIGNMENT_BYTES))
+        self.size_bytes = _round_up_to_multiple(starts[-1], BLOCK_BYTES)
         allocation = torch.zeros(self.size_bytes + BLOCK_BYTES, dtype=torch.uint8, pin_memory=is_pinned)
         begin = -allocation.data_ptr() % BLOCK_BYTES
         memory = allocation[begin : begin + self.size_bytes]
@@ -52,7 +52,7 @@ class BatchMemory:
             target.copy_(tensor)
 
 
-def _round_up(size: int, multiple: int) -> int:
+def _round_up_to_multiple(size: int, multiple: int) -> int:
     """Round a size up to a multiple."""
     return -(-size // multiple) * multiple
 
@@ -129,7 +129,7 @@ class Dataset:
             raise OSError(
                 error.errno,
                 f"{error.strerror}: a dataset of {records * self.record_bytes / 2**20:.0f} MiB cannot be written here; free "
-                "space, or ask for less with option dataset_mib",
+                "space, or reduce the option dataset_mib",
                 str(directory),
             ) from error
         self._drop_page_cache()
@@ -147,7 +147,7 @@ class Dataset:
             part_bytes = os.preadv(self._file.fileno(), [part], offset + read_bytes)
             if part_bytes == 0:
                 raise OSError(
-                    errno.EIO, "the file of samples ends early: something else has cut it", str(self.directory)
+                    errno.EIO, "the dataset ends early, so another process has truncated it", str(self.directory)
                 )
             read_bytes += part_bytes
         if not self.is_direct:
@@ -187,9 +187,9 @@ class Dataset:
         record = BatchMemory(example, is_pinned=False)
         self.read_record(0, record)
         if record.bytes != first_record.bytes:
-            raise OSError(errno.EIO, "reads give other bytes than were written", str(self.directory))
+            raise OSError(errno.EIO, "reads return other bytes than were written", str(self.directory))
 
     def _drop_page_cache(self, offset: int = 0, size_bytes: int = 0) -> None:
-        # Otherwise every round but the first would measure the page cache. Size 0 means the whole file.
         """Drop a range of the file from the page cache. A size of 0 means the whole file."""
+        # Otherwise every pass over the dataset except the first would measure the page cache.
         os.posix_fadvise(self._file.fileno(), offset, size_bytes, os.POSIX_FADV_DONTNEED)

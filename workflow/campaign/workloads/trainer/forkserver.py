@@ -1,17 +1,17 @@
-"""Long-lived process that a launcher forks ranks from: `python -m campaign.workloads.trainer.forkserver`.
+"""Long-lived process that forks ranks for a launcher: `python -m campaign.workloads.trainer.forkserver`.
 
 It imports torch once (seconds) and forks every rank (milliseconds). stdin has one order per line, as JSON (`_Order`). stdout has
 one answer per order, after a first line that reports that torch is imported:
     {"import_s": 2.1}
-    {"pids": [...]}              of the ranks
-    {"problem": "..."}           the order is refused; as the first line: torch cannot be imported
-Ranks of one order share a process group. They are not children of this process, but of the process that started it, which has
-to adopt orphans (`campaign.common.processes.marked`). That process waits for the ranks, limits and ends them like its own
-children, and they end with it. This process has one thread, so that forking is safe.
+    {"pids": [...]}              process ids of the ranks
+    {"problem": "..."}           the order was refused, or, as the first line, torch could not be imported
+Ranks of one order share a process group. They are not children of this process, but of the process that started it, which must
+adopt orphans (`campaign.common.processes.marked`). That process waits for the ranks, limits and ends them like its own children,
+and they end when it ends. This process has a single thread, so that forking is safe.
 
-The forkserver of multiprocessing, with its preload list, does not fit. It ignores a failed import, so each rank would report a
-missing torch by itself. Every child imports the main module of the driver again. There is one server per process, which a
-launcher cannot end together with its ranks. Namespaces, log, process group and death with the launcher would remain to be
+The forkserver of multiprocessing, with its preload list, is not suitable. It ignores a failed import, so each rank would report
+a missing torch separately. Every child imports the main module of the driver again. There is one server per process, which a
+launcher cannot end together with its ranks. Namespaces, log, process group and the end with the launcher would still have to be
 implemented here.
 """
 
@@ -178,7 +178,7 @@ def _import_rank_modules() -> None:
     ):
         importlib.import_module(name)  # shared by all forks
 
-    # The first optimizer pulls in some eight hundred modules of torch._dynamo: a second that each fork would pay for itself.
+    # The first optimizer imports about 800 modules of torch._dynamo, which would take a second in each fork.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).zero_grad()
     gc.collect()
     gc.freeze()  # keeps the collector of each fork from copying the parent's pages
@@ -196,7 +196,7 @@ def main() -> int:
     try:
         _import_rank_modules()
     except ImportError as error:
-        problem = f"PyTorch cannot be imported ({error}); load the site's own, or install it"
+        problem = f"PyTorch cannot be imported ({error}); install it, or load the one of your site"
         send_answer(problem=str(make_missing_extra_error("train", problem)))
         return 1
     send_answer(import_s=round(time.perf_counter() - start_s, 3))

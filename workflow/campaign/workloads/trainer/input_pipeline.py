@@ -1,4 +1,4 @@
-"""Sources of the batches of a step - the device itself, pinned host memory, or a dataset on the storage under test."""
+"""Sources of the batches of a step: the device itself, pinned host memory, or a dataset on the storage under test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from campaign.workloads.trainer.dataset import BatchMemory, Dataset
 from campaign.workloads.trainer.models import Sample, Trainable, make_batch
-from campaign.workloads.trainer.rank_device import device_module
+from campaign.workloads.trainer.rank_device import get_device_module
 from campaign.workloads.trainer.rank_interface import TrainSpec
 
 _MAX_DEFAULT_DATASET_MIB = 256
@@ -61,7 +61,7 @@ def make_feed(
 
 
 def _copy_to_device(batch: Sequence[torch.Tensor], device: torch.device, channels_last: bool) -> Sample:
-    """Copy a batch to the device, where images become floats with mean 0 and standard deviation 1, as is usual."""
+    """Copy a batch to the device. Images are converted there to floats with mean 0 and standard deviation 1, as is usual."""
     device_tensors = []
     for tensor in batch:
         tensor = tensor.to(device, non_blocking=True)
@@ -143,7 +143,7 @@ class StorageFeed:
         batch = _copy_to_device(record.tensors, self._device, self._channels_last)
         event = None
         if self._device.type != "cpu":
-            module = device_module(self._device.type)
+            module = get_device_module(self._device.type)
             event = module.Event()
             event.record(module.current_stream(self._device))
         self._batch_in_use = record, event
@@ -158,7 +158,7 @@ class StorageFeed:
 
 
 _FreeBatch = tuple[BatchMemory, Any]  # memory, and the event after its copy to a device or None
-"""Memory for a batch, and the event on the device after the last batch in it was copied there."""
+"""Memory for a batch, and the device event after the last copy from it."""
 
 
 Feed = RepeatedBatchFeed | StorageFeed

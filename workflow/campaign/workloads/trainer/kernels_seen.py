@@ -1,4 +1,4 @@
-"""Recorder of the kernels that torch chooses in a step, where it has several for the same operation."""
+"""Recorder of the kernels that torch chooses in a step for operations with several kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ATTENTION = {
     "aten::_scaled_dot_product_fused_attention_overrideable": "fused",  # kernel of a vendor's torch, such as Intel's
 }
 _PLAIN_ATTENTION = "math"
-"""Attention that torch composed of matrix products and a softmax, without calling a kernel for it."""
+"""Attention that torch composes of matrix products and a softmax, without calling a special kernel."""
 
 
 @contextmanager

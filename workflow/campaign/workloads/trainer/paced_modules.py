@@ -1,4 +1,4 @@
-"""Training at the pace of emulated devices. The modules of a network really compute, but take as long as on the device.
+"""Training at the pace of emulated devices, in which the modules of a network compute, but take as long as on the device.
 
 The forward pass of a module ends when the device would have finished it. Its backward pass, with twice as many operations, ends
 before its gradients are passed on to their reduction or to the previous module, so communication overlaps as on the device.
@@ -28,17 +28,17 @@ _OVERSLEEP_LEARNING_RATE = 0.1
 
 
 class DevicePacer:
-    """Clock of one emulated device, for the thread that created it or that last called `begin_part`.
+    """Pacer that makes the work of a thread take as long as on one emulated device.
 
-    Work takes the time that the device would need, whatever the core of this machine needs. After each part of its work the
-    thread reports the duration of that part on the device (`wait_for_device`), and sleeps for the rest of it. Time in which
-    the thread computed or waited for a core counts as work. Time in which it was blocked in a collective or waited for input
+    The thread is the one that created the pacer or that last called `begin_part`. After each part of its work, the thread
+    reports the duration of that part on the device (`wait_for_device`), and sleeps for the rest of it. Time in which the
+    thread computed or waited for a core counts as work. Time in which it was blocked in a collective or waited for input
     does not count, because the device waits, too. A part that took longer than on the device is compensated in the next
-    parts. The delay that could not be compensated is `late_s`.
+    parts. The delay that could not be compensated is `delay_s`.
 
     Attributes:
         paced_s: seconds of the device so far.
-        late_s: delay of the thread behind the device at the end of the last part, in seconds.
+        delay_s: delay of the thread behind the device at the end of the last part, in seconds.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class DevicePacer:
         self._owed_s = max(0.0, self._owed_s)
 
     @property
-    def late_s(self) -> float:
+    def delay_s(self) -> float:
         """Delay of the thread behind the device in seconds."""
         return max(0.0, -self._owed_s)
 
@@ -103,14 +103,14 @@ def _close_descriptor(descriptor: int | None) -> None:
 
 
 _OPTIMIZER_SHARE = 0.05
-"""Share of the optimizer in the time of a step. Large models on GPUs spend about as much. It is real work here, too, and needs
-its time."""
+"""Share of the optimizer in the time of a step, about as much as for large models on GPUs. The optimizer really computes here, too,
+and needs time."""
 _AdvanceFunction = Callable[[float], None]
 """Function that advances a device by a number of operations."""
 
 
 class PacedDevices:
-    """Emulated devices of one process.
+    """Emulated devices of one process, which make its training steps take as long as on real devices.
 
     Args:
         operations: operations of one call of each module's forward pass, by module name.
@@ -155,7 +155,7 @@ class PacedDevices:
         self._record_delay()
 
     def _record_delay(self) -> None:
-        self._late_s.append(self._pacer.late_s + max((pacer.late_s for pacer in self._replicas), default=0.0))
+        self._late_s.append(self._pacer.delay_s + max((pacer.delay_s for pacer in self._replicas), default=0.0))
 
     def begin_window(self) -> None:
         """Begin the window. Delays of earlier steps are forgiven, because the first steps do work only once."""
@@ -175,7 +175,7 @@ class PacedDevices:
         return tuple(map(sum, zip(delays_s[::2], delays_s[1::2], strict=True)))
 
     def pace_network(self, network: nn.Module) -> None:
-        """Hold a network to the pace of the only device.
+        """Make a network take as long as on the only device of this process.
 
         To be called before the network is wrapped or sharded, with the module names of `operations`.
         """
@@ -186,7 +186,7 @@ class PacedDevices:
         self._pace_modules(network, advance_device, advance_device)
 
     def pace_replicas(self, replicas: CpuDataParallel) -> None:
-        """Hold each replica to the pace of its device.
+        """Make each replica take as long as on its device.
 
         Forward passes run in the thread of the replica, backward passes all in the thread of the caller.
         """
@@ -216,7 +216,7 @@ class PacedDevices:
 
 
 class _PacedModule:
-    """Hooks that hold one module to the pace of a device."""
+    """Hooks that make one module take as long as on an emulated device."""
 
     def __init__(
         self,

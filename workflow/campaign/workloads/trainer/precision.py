@@ -1,8 +1,8 @@
-"""Precision of a run - the switches of torch that set it, and a test computation that proves it.
+"""Precision of a run: the switches of torch that set it, and a test computation that proves it.
 
 `fp16` and `bf16` are autocast, with weights and gradients in fp32. `fp16-o2` is called FP16 in published studies with apex (its
-level O2). Its weights and gradients are fp16, so half the bytes are all-reduced; norms are fp32, and the optimizer updates fp32
-weights.
+level O2). Its weights and gradients are fp16, so only half as many bytes are all-reduced. Its norms are fp32, and the optimizer
+updates fp32 weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from campaign.spec.fields import Precision
 from campaign.workloads.trainer.models import Trainable
-from campaign.workloads.trainer.rank_device import device_module
+from campaign.workloads.trainer.rank_device import get_device_module
 
 _AUTOCAST: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _MIN_TF32_CAPABILITY = (8, 0)
@@ -59,41 +59,41 @@ def unsupported_reason(precision: Precision, device: torch.device, allow_emulati
     """Return the reason why the device cannot compute in this precision, or None. No other precision is used instead."""
     if device.type == "cpu":
         if precision == "tf32":
-            return "tf32 is a mode of CUDA tensor cores; a CPU has no such mode"
+            return "tf32 is a mode of NVIDIA's tensor cores, which a CPU does not have"
         if not allow_emulation and is_emulated_on_this_cpu(precision):
             instructions = " or ".join(sorted(_CPU_FEATURES[precision]))
-            return f"this CPU has no {precision} instructions ({instructions}); with option emulation: allow it is computed slowly"
+            return f"this CPU has no {precision} instructions ({instructions}); set option 'emulation: allow' to emulate them"
         return None
     if device.type != "cuda":
         return _unsupported_accelerator_reason(precision, device)
     major, minor = torch.cuda.get_device_capability(device)
     name = f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor})"
     if precision == "tf32" and (major, minor) < _MIN_TF32_CAPABILITY:
-        return f"{name} has no tf32; it needs compute capability 8.0"
+        return f"{name} does not support tf32, which needs compute capability 8.0"
     if precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=allow_emulation):
-        return f"{name} has no bf16; torch would emulate it"
+        return f"{name} does not support bf16, which torch would emulate"
     return None
 
 
 def _unsupported_accelerator_reason(precision: Precision, device: torch.device) -> str | None:
     """Return the reason why a device other than a CPU or a CUDA device cannot compute in this precision, or None."""
     if precision == "tf32":
-        return f"tf32 is a mode of NVIDIA's tensor cores, and none of {device.type} here"
-    module = device_module(device.type)
+        return f"tf32 is a mode of NVIDIA's tensor cores and not supported on {device.type}"
+    module = get_device_module(device.type)
     if precision == "bf16" and not module.is_bf16_supported(including_emulation=False):
-        return f"{module.get_device_name(device)} has no bf16; torch would emulate it"
+        return f"{module.get_device_name(device)} does not support bf16, which torch would emulate"
     return None
 
 
 def set_matmul_precision(precision: Precision) -> None:
     """Set the process-wide switches of torch: tf32 in CUDA and cuDNN for `tf32`, full fp32 (ieee) for every other precision.
 
-    The older switches are used, which set the newer ones (fp32_precision), too. If only the newer ones are set, torch raises
-    when the older ones are read, and torch.compile reads them (pytorch issues 166387, 189955).
+    The older switches are used, which also set the newer ones (fp32_precision). If only the newer ones are set, torch raises an
+    exception when torch.compile reads the older ones (pytorch issues 166387, 189955).
     """
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    # oneDNN may compute fp32 products in bf16 on some CPUs. The environment of a site must not enable that.
+    # oneDNN can compute fp32 products in bf16 on some CPUs. The environment of a site must not enable that.
     torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]
     torch.backends.mkldnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
 
@@ -120,8 +120,9 @@ def enable_autocast_in_forward(module: nn.Module, precision: Precision, device: 
 
 @cache
 def _make_autocast_class(kind: type[nn.Module], device_type: str, dtype: torch.dtype) -> type[nn.Module]:
-    # A class, not a changed object: DataParallel copies a module's attributes, and a method among them would stay the original's.
     """Derive a class of modules whose forward pass runs in autocast of this type."""
+    # The class is changed, not the object, because DataParallel copies a module's attributes, and a copied method would stay bound
+    # to the original.
 
     def forward(self: nn.Module, *arguments: Any, **keyword_arguments: Any) -> Any:
         with torch.autocast(device_type, dtype=dtype):
@@ -145,7 +146,7 @@ def lower_settled_scale(scaler: GradScaler) -> None:
     scaler.update(scaler.get_scale() * _SCALE_HEADROOM_FACTOR)
 
 
-def weighted_norms(module: nn.Module) -> list[nn.Module]:
+def find_weighted_norms(module: nn.Module) -> list[nn.Module]:
     """Return the normalisation layers of a module that have weights."""
     return [norm for norm in module.modules() if isinstance(norm, NORMS) and next(norm.parameters(), None) is not None]
 
@@ -157,7 +158,7 @@ def has_batch_norms(module: nn.Module) -> bool:
 
 def convert_to_fp16(trainable: Trainable) -> None:
     """Convert a model to fp16-o2 in place. All weights become fp16 except those of norms, which compute in fp32."""
-    norms = set(weighted_norms(trainable))
+    norms = set(find_weighted_norms(trainable))
     for module in trainable.modules():
         if module in norms:
             compute_norm_in_fp32(module)
@@ -187,7 +188,7 @@ def cast_inputs_to_fp16(trainable: Trainable) -> None:
 
 
 class MasterWeights:
-    """Master weights in fp32 that an optimizer updates in place of a model's fp16 weights. Weights in fp32 are used directly."""
+    """Master weights in fp32 that an optimizer updates instead of a model's fp16 weights. Weights in fp32 are used directly."""
 
     def __init__(self, trainable: nn.Module) -> None:
         weights = [weight for weight in trainable.parameters() if weight.requires_grad]
@@ -211,7 +212,7 @@ class MasterWeights:
             [gradient for _, gradient in gradient_pairs],
         )
 
-    def update_weights_after(self, optimizer: torch.optim.Optimizer) -> None:
+    def register_weight_copy_hook(self, optimizer: torch.optim.Optimizer) -> None:
         """Have the fp32 weights copied to the model after every step that the optimizer applies."""
 
         def copy_weights(*_: object) -> None:
@@ -261,17 +262,12 @@ _ACCEPTED_FINER_PRECISION = ("tf32", "tf32 in products, fp32 in convolutions")
 
 
 def describe_precision_mismatch(precision: Precision, measured_precision: str) -> str:
-    """Describe the mismatch between the measured and the configured precision; '' if they match or the measured one is finer.
-
-    Args:
-        precision: configured precision.
-        measured_precision: precision that `measure_precision` returned.
-    """
-    # tf32 is only a permission, and cuDNN may choose an fp32 kernel for a convolution as small as the probe.
+    """Describe the mismatch between the measured and the configured precision; '' if they match or the measured one is finer."""
+    # tf32 is only allowed, not required, and cuDNN may choose an fp32 kernel for a convolution as small as the probe.
     return (
         ""
         if measured_precision == precision or (precision, measured_precision) == _ACCEPTED_FINER_PRECISION
-        else f"found {measured_precision}, not {precision}"
+        else f"measured {measured_precision} instead of {precision}"
     )
 
 
@@ -316,16 +312,15 @@ def _find_first_compute_layer(network: nn.Module) -> nn.Module | None:
 
 
 class DtypeObserver:
-    """Observer of the number types in the first computing layer - those of its output, weight and gradient.
+    """Observer of the number types in the first compute layer: those of its output, weight and gradient.
 
     Outputs are observed in all steps and on all replicas.
 
     Args:
         network: the network.
         observe_in_pass: true to observe the weight within the next pass, because a sharded weight has its type only there.
-            Otherwise the
-            types are those of the weight and the gradient after the last step.
-        replicas: networks that compute in place of the network, if any.
+            Otherwise, the types are those of the weight and the gradient after the last step.
+        replicas: networks that compute instead of the network, if any.
     """
 
     def __init__(self, network: nn.Module, observe_in_pass: bool, replicas: Sequence[nn.Module] = ()) -> None:
@@ -349,17 +344,12 @@ class DtypeObserver:
         self._returned.add((number, device, kind))
 
     def describe_type_mismatch(self, precision: Precision, replicas: int = 1) -> str:
-        """Describe replicas on which the first layer returned another type than the precision requires; '' if there are none.
-
-        Args:
-            precision: configured precision.
-            replicas: number of replicas.
-        """
+        """Describe replicas on which the first layer returned another type than the precision requires; '' if there are none."""
         expected_type = torch.float16 if precision == "fp16-o2" else _AUTOCAST.get(precision, torch.float32)
         kinds = {(max(number, device), kind) for number, device, kind in self._returned}
         observed_replicas = {replica for replica, _ in kinds}
         if 0 < len(observed_replicas) < replicas:
-            return f"something on {len(observed_replicas)} of {replicas} replicas only"
+            return f"observed on only {len(observed_replicas)} of {replicas} replicas"
         return ", ".join(
             f"{str(kind).removeprefix('torch.')} on replica {replica}"
             for replica, kind in sorted(kinds, key=str)

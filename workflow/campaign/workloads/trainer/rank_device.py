@@ -1,4 +1,4 @@
-"""Torch device of a rank - its choice, its identity, and the evidence that work was done on it. Needs torch."""
+"""Torch device of a rank: its choice, its identity, and the evidence that work was done on it. Needs torch."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ def choose_device(kind: AcceleratorKind, local_rank: int, devices: int = 1) -> t
         return torch.device("cpu")
     if problem := _find_build_mismatch(kind):
         raise ConfigError(f"device {kind} {DEVICE_NOT_AVAILABLE}{problem}")
-    count = device_module(accelerator.torch_type).device_count()
+    count = get_device_module(accelerator.torch_type).device_count()
     if count == 0:
         masks = ", ".join(accelerator.mask_variables)
         raise ConfigError(
-            f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees none (driver, {masks}, torch build: {torch.__version__})"
+            f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees no device; check the driver, {masks} and the torch build "
+            f"({torch.__version__})"
         )
     if count < devices:
-        raise ConfigError(f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees {count} of {devices}")
+        raise ConfigError(f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees only {count} of {devices} devices")
     # If one device is visible, the launcher has bound the rank to it. Otherwise the local rank selects the device.
     index = 0 if count == 1 else local_rank
     if index >= count:
         raise ConfigError(
-            f"device {kind} {DEVICE_NOT_AVAILABLE}local rank {index} has none of its own: this process sees {count}"
+            f"device {kind} {DEVICE_NOT_AVAILABLE}local rank {index} has no device, because this process sees only {count} devices"
         )
     device = torch.device(accelerator.torch_type, index)
-    device_module(device.type).set_device(device)
+    get_device_module(device.type).set_device(device)
     return device
 
 
-def device_module(torch_type: str) -> Any:
+def get_device_module(torch_type: str) -> Any:
     """Return torch's module for a type of device, such as `torch.cuda` or `torch.xpu`. All have the same functions."""
     return torch.get_device_module(torch_type)
 
@@ -71,7 +72,7 @@ def _find_build_mismatch(kind: AcceleratorKind) -> str:
 def identify_device(device: torch.device) -> dict[str, str]:
     """Return the name of a device as `device_name`, and its UUID as `device_uuid` if torch reports one."""
     if device.type != "cpu":
-        name, uuid = device_module(device.type).get_device_properties(device).name, read_device_uuid(device)
+        name, uuid = get_device_module(device.type).get_device_properties(device).name, read_device_uuid(device)
         return {"device_name": name, **({"device_uuid": uuid} if uuid else {})}
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
@@ -81,12 +82,12 @@ def identify_device(device: torch.device) -> dict[str, str]:
 
 def read_device_uuid(device: torch.device) -> str:
     """Return the UUID of a device, or '' if torch does not report one."""
-    uuid = getattr(device_module(device.type).get_device_properties(device), "uuid", None)
+    uuid = getattr(get_device_module(device.type).get_device_properties(device), "uuid", None)
     return uuid.hex() if isinstance(uuid, bytes) else str(uuid or "")
 
 
 def read_library_versions(device: torch.device) -> dict[str, str]:
-    """Return the versions of the libraries that torch loaded for a GPU - CUDA or HIP, cuDNN or MIOpen, NCCL or RCCL.
+    """Return the versions of the libraries that torch loaded for a GPU: CUDA or HIP, cuDNN or MIOpen, NCCL or RCCL.
 
     Versions that torch does not report are left out.
     """
@@ -122,7 +123,7 @@ def bind_to_socket(device: torch.device) -> tuple[str, str]:
     """
     if device.type == "cpu":
         return "", ""
-    properties = device_module(device.type).get_device_properties(device)
+    properties = get_device_module(device.type).get_device_properties(device)
     parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     numbers = [part for part in parts if isinstance(part, int)]
     has_address = len(numbers) == len(parts)
@@ -130,7 +131,7 @@ def bind_to_socket(device: torch.device) -> tuple[str, str]:
         "{:04x}:{:02x}:{:02x}.0".format(*numbers) if has_address else find_nvidia_pci_address(read_device_uuid(device))
     )
     binding, is_local = bind_near_device(address)
-    return binding, "" if is_local else f"NUMA: a rank has no processor in the socket of its device ({binding})"
+    return binding, "" if is_local else f"a rank has no processor in the NUMA node of its device ({binding})"
 
 
 def locate_tensors(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, tuple[str, ...]]:
@@ -147,7 +148,7 @@ def describe_foreign_devices(device: torch.device, devices_by_kind: Mapping[str,
     """Describe tensors that were on another device; '' if there were none.
 
     Args:
-        device: expected device; without an index it stands for any device of its type.
+        device: expected device; without an index, any device of this type.
         devices_by_kind: names of devices by kind of tensor.
     """
 

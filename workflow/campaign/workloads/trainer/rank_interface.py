@@ -1,4 +1,4 @@
-"""Interface of a rank's process - its place in the run, its specification and its result. Needs no torch."""
+"""Interface of a rank's process: its place in the run, its specification and its result. The module needs no torch."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class RankEnvironment:
     """Place of a rank in its run, and the paths of its input and output.
 
     Attributes:
-        spec: file of the TrainSpec.
-        out: directory of the results.
+        spec_path: file of the TrainSpec.
+        results_directory: directory of the results.
         local_ranks: number of ranks on this host, None if unknown.
     """
 
     rank: int
     world_size: int
     local_rank: int
-    spec: Path
-    out: Path
+    spec_path: Path
+    results_directory: Path
     local_ranks: int | None = None
 
     @classmethod
@@ -55,13 +55,13 @@ class RankEnvironment:
                 int(environment["MASTER_PORT"])
             address = environment["MASTER_ADDR"] if world_size > 1 else "localhost"
         except KeyError as error:
-            raise ConfigError(f"the environment of a rank needs {error.args[0]}") from error
+            raise ConfigError(f"the environment variable {error.args[0]} of the rank is not set") from error
         except ValueError as error:
             raise ConfigError(
-                f"RANK, WORLD_SIZE, LOCAL_RANK and MASTER_PORT have to be whole numbers ({error})"
+                f"RANK, WORLD_SIZE, LOCAL_RANK and MASTER_PORT must be whole numbers ({error})"
             ) from error
         if not 0 <= rank < world_size:
-            raise ConfigError(f"RANK has to be from 0 to WORLD_SIZE - 1 = {world_size - 1}, not {rank}")
+            raise ConfigError(f"RANK must be from 0 to WORLD_SIZE - 1 = {world_size - 1}, not {rank}")
         is_one_host = re.match(r"127\.|localhost$|::1$", address) is not None
         return cls(rank, world_size, local_rank, spec, out, world_size if is_one_host else None)
 
@@ -100,8 +100,11 @@ def unsupported_mixed_reason(options: Mapping[str, Scalar], precision: str, rank
     if options["fsdp_precision"] != "mixed":
         return None
     if options["parallel"] != "fsdp" or precision != "bf16":
-        return f"fsdp_precision mixed is a policy of parallel fsdp in bf16, and this is {options['parallel']} in {precision}"
-    return "fsdp_precision mixed needs two devices or more: a single one gathers nothing" if ranks == 1 else None
+        return (
+            "option 'fsdp_precision: mixed' is supported with 'parallel: fsdp' in bf16 only, not with "
+            f"'parallel: {options['parallel']}' in {precision}"
+        )
+    return "option 'fsdp_precision: mixed' needs at least two devices" if ranks == 1 else None
 
 
 class TrainSpec(BaseModel):
@@ -151,12 +154,12 @@ class TrainSpec(BaseModel):
             raise ValueError(str(error)) from error
         if self.batch % int(options["accumulation"]):
             raise ValueError(
-                f"batch {self.batch} cannot be divided into {options['accumulation']} micro-steps (accumulation)"
+                f"batch {self.batch} cannot be divided into {options['accumulation']} micro-steps (option 'accumulation')"
             )
         if options["input"] == "storage" and self.storage_dir is None:
-            raise ValueError("option input: storage needs storage_dir, the directory to read from")
+            raise ValueError("option 'input: storage' needs storage_dir, the directory of the dataset")
         if self.pace_gflops and self.device != "cpu":
-            raise ValueError("pace_gflops is a rate of emulated devices; a GPU has its own")
+            raise ValueError("pace_gflops is allowed for emulated devices on a CPU only")
         return self
 
     @property
@@ -202,24 +205,24 @@ class RankResult(BaseModel):
     window_started: float | None = None  # Unix seconds by this host's clock
     window_s: float | None = None
     process_time_s: float | None = None
-    # By measured step: how far the rank fell behind the pace of its device. Absent where the device has none.
+    # Time per measured step that the rank lost behind the pace of its device; absent if the device has no pace.
     pace_lost_s: tuple[float, ...] | None = None
     phases_s: dict[str, float] = {}  # import, group, model, dataset, input, wrap, warmup
-    loss_first: float | None = None  # before the first step; absent when not a number
-    loss_last: float | None = None  # of the last measured step; absent when not a number
+    loss_first: float | None = None  # before the first step; absent if it is not a number
+    loss_last: float | None = None  # of the last measured step; absent if it is not a number
     samples_per_step: int = 0  # batch of this rank
     input_bytes_per_step: int | None = None
-    input_read_s: float | None = None  # of the window, reading from storage or waiting for it
-    flops_per_step: float | None = None  # of this rank's samples, by the model; left by rank 0
+    input_read_s: float | None = None  # time in the window for reads from storage, or waits for them
+    flops_per_step: float | None = None  # operations for this rank's samples, by the model; from rank 0 only
     warmup_steps: int = 0  # steps done before the window
     skipped_steps: int = 0  # measured steps whose update the gradient scaler dropped
     parameters: int | None = None
     gradient_bytes: int | None = None  # in the type that gradients have in the backward pass
-    allreduce_bytes_per_step: int | None = None  # S: what this rank hands to all-reduces of gradients
-    # What this rank sends in a step where every collective is a ring; see parallel_strategies.Traffic.
+    allreduce_bytes_per_step: int | None = None  # S: bytes that this rank passes to all-reduces of gradients
+    # Bytes that this rank sends in a step if every collective is a ring; see parallel_strategies.StepTraffic.
     communication_bytes_per_step: int | None = None
-    exposed_communication_s: float | None = None  # median step less that without all-reduce
-    allreduce_s: float | None = None  # bare all-reduces of as many bytes, median
+    exposed_communication_s: float | None = None  # median step time minus that without all-reduce
+    allreduce_s: float | None = None  # median time of all-reduces of as many bytes alone
     host_memory_peak_bytes: int | None = None
     device_memory_allocated_peak_bytes: int | None = None
     device_memory_reserved_peak_bytes: int | None = None
@@ -227,25 +230,25 @@ class RankResult(BaseModel):
     device_name: str = ""
     device_uuid: str | None = None
     replica_uuids: tuple[str, ...] = ()  # of further devices of this process
-    numa: str = ""  # the node of the device, and those of the processors that the rank is bound to
+    numa: str = ""  # NUMA node of the device, and nodes of the processors that the rank is bound to
     torch_version: str = ""
-    precision: str = ""  # found by computing, not by asking for it
-    in_force: dict[str, str] = {}  # see `Record.measure_precision`
+    precision: str = ""  # as measured by a computation, not as configured
+    in_force: dict[str, str] = {}  # see `Record.in_force`
     flags: tuple[str, ...] = ()
 
 
-def result_path(out: Path, rank: int) -> Path:
+def result_path(directory: Path, rank: int) -> Path:
     """Return the path of a rank's result file."""
-    return out / f"rank{rank}.json"
+    return directory / f"rank{rank}.json"
 
 
-def write_result(out: Path, result: RankResult) -> None:
+def write_result(directory: Path, result: RankResult) -> None:
     """Write the result file of a rank atomically."""
     content = result.model_dump_json(by_alias=True, exclude_none=True)
-    write_once(result_path(out, result.rank), content.encode() + b"\n")
+    write_once(result_path(directory, result.rank), content.encode() + b"\n")
 
 
-def read_results(out: Path, world_size: int) -> tuple[RankResult | None, ...]:
+def read_results(directory: Path, world_size: int) -> tuple[RankResult | None, ...]:
     """Read the results of all ranks, in rank order. A rank without a result yields None.
 
     Raises RecordError, with the path, if a file is damaged.
@@ -257,6 +260,6 @@ def read_results(out: Path, world_size: int) -> tuple[RankResult | None, ...]:
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
-            raise RecordError(f"{path}: not a whole rank/1 result ({error})") from error
+            raise RecordError(f"{path} is not a complete rank/1 result ({error})") from error
 
-    return tuple(read_result(result_path(out, rank)) for rank in range(world_size))
+    return tuple(read_result(result_path(directory, rank)) for rank in range(world_size))

@@ -1,6 +1,6 @@
-"""Session of one rank, from its environment to its result - process group, model, input, warm-up and window. Needs torch.
+"""Session of one rank: process group, model, input, warm-up, measured window and result. Needs torch.
 
-A run that the device or torch cannot do is `unsupported`. No other computation is done instead.
+A run that the device or torch cannot do is `unsupported`. No other computation replaces it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from campaign.workloads.trainer.cpu_data_parallel import CpuDataParallel
 from campaign.workloads.trainer.input_pipeline import Feed, make_feed
 from campaign.workloads.trainer.models import count_step_flops
 from campaign.workloads.trainer.paced_modules import PacedDevices
-from campaign.workloads.trainer.parallel_strategies import strategy_name
+from campaign.workloads.trainer.parallel_strategies import choose_strategy_name
 from campaign.workloads.trainer.rank_device import (
     choose_device,
     describe_foreign_devices,
-    device_module,
+    get_device_module,
     identify_device,
     locate_tensors,
 )
@@ -50,8 +50,8 @@ from campaign.workloads.trainer.timed_steps import (
     measure_steps,
 )
 
-_MIN_WARMUP_STEPS = 5  # DDP rebuilds its buckets after the first, cuDNN tunes per shape, the fp16 scaler backs off
-_MIN_PACED_WARMUP_STEPS = 2  # a pace is held from the second step on
+_MIN_WARMUP_STEPS = 5  # DDP rebuilds its buckets after the first step, cuDNN tunes per shape, the fp16 scaler backs off
+_MIN_PACED_WARMUP_STEPS = 2  # the pace is kept from the second step on
 _COMPILERS = ("c++", "g++", "clang++")
 _TEST_PROGRAM = "#include <Python.h>\n#include <vector>\nint main() { return std::vector<int>(1)[0]; }\n"
 _COMPILER_TIMEOUT_S = 60
@@ -66,26 +66,26 @@ class _WindowMeasurement:
     Attributes:
         skipped_steps: steps whose update the gradient scaler dropped.
         lost_s: time lost behind the pace of the devices per step; None without a pace.
-        read_s: time in which steps waited for the input.
-        places_at_start: devices of tensors by kind at the start.
-        places_at_end: devices of tensors by kind at the end.
+        input_wait_s: time in which steps waited for the input.
+        devices_at_start: devices of tensors by kind at the start.
+        devices_at_end: devices of tensors by kind at the end.
     """
 
     window: MeasuredWindow
     skipped_steps: int
     lost_s: tuple[float, ...] | None
-    read_s: float | None
-    places_at_start: dict[str, tuple[str, ...]]
-    places_at_end: dict[str, tuple[str, ...]]
+    input_wait_s: float | None
+    devices_at_start: dict[str, tuple[str, ...]]
+    devices_at_end: dict[str, tuple[str, ...]]
 
-    def list_places(self) -> tuple[str, ...]:
+    def list_tensor_devices(self) -> tuple[str, ...]:
         """List the devices that held tensors at the start or at the end of the window."""
-        kinds = (*self.places_at_start.values(), *self.places_at_end.values())
+        kinds = (*self.devices_at_start.values(), *self.devices_at_end.values())
         return tuple(sorted({place for places in kinds for place in places}))
 
 
 class TrainingSession:
-    """Session of one rank. `run` measures; `close` must be called after it."""
+    """Session of one rank. `run` measures, and `close` must be called afterwards."""
 
     def __init__(self, spec: TrainSpec, rank_environment: RankEnvironment, import_s: float) -> None:
         self.spec = spec
@@ -97,7 +97,7 @@ class TrainingSession:
         self.flags: list[str] = []
 
     def run(self) -> RankResult:
-        """Set up, warm up, measure and judge the run of this rank. Raises what torch raises."""
+        """Set up, warm up, measure and judge the run of this rank. Exceptions of torch are not caught."""
         # Set before any tensor work, which creates OpenMP's thread pool. A rank uses one core.
         torch.set_num_threads(1)
         spec, rank_environment = self.spec, self.rank_environment
@@ -152,7 +152,9 @@ class TrainingSession:
                 self.spec, trainable, self.rank_environment.rank, self.rank_environment.world_size, self.device
             )
         self.flags += feed.flags
-        if feed.written_s is not None:  # Writing a dataset is no part of the input: a real dataset exists already.
+        if (
+            feed.written_s is not None
+        ):  # Writing the dataset is not part of the input, because a real dataset exists already.
             self.phases_s["dataset"] = feed.written_s
             self.phases_s["input"] -= feed.written_s
         return feed, input_bytes
@@ -166,10 +168,10 @@ class TrainingSession:
     def _measure_window(
         self, training: Training, trainable: models.Trainable, steps: int, clock: Clock
     ) -> _WindowMeasurement:
-        """Measure the steps of the window, and what else happened in the window."""
+        """Measure the steps of the window, with skipped steps, lost time, input waits and devices of tensors."""
         places_at_start = self._locate_tensors(trainable)
         if self.device.type != "cpu":
-            device_module(self.device.type).reset_peak_memory_stats(self.device)
+            get_device_module(self.device.type).reset_peak_memory_stats(self.device)
         if training.paced_devices is not None:
             training.paced_devices.begin_window()
         applied_before, waited_s = training.applied_steps, training.feed.waited_s
@@ -182,9 +184,9 @@ class TrainingSession:
             window=window,
             skipped_steps=steps - (training.applied_steps - applied_before),
             lost_s=None if training.paced_devices is None else training.paced_devices.compute_lost_s(),
-            read_s=read_s,
-            places_at_start=places_at_start,
-            places_at_end=places_at_end,
+            input_wait_s=read_s,
+            devices_at_start=places_at_start,
+            devices_at_end=places_at_end,
         )
 
     def _describe_window(
@@ -192,7 +194,9 @@ class TrainingSession:
     ) -> dict[str, Any]:
         """Return the fields of the result that the window has determined."""
         window, traffic = measurement.window, training.strategy.traffic
-        memory_peaks = _read_memory_peaks(self.device)  # Before the probe of the precision, which needs memory as well.
+        memory_peaks = _read_memory_peaks(
+            self.device
+        )  # read before the probe of the precision, which needs memory, too
         in_force = precision.measure_precision(self.spec.precision, self.device, *types.weight_and_gradient_types())
         return {
             "step_times_s": window.step_times_s,
@@ -204,14 +208,14 @@ class TrainingSession:
             "allreduce_bytes_per_step": traffic.allreduce_bytes,
             "communication_bytes_per_step": traffic.communication_bytes,
             "pace_lost_s": measurement.lost_s,
-            "input_read_s": measurement.read_s,
+            "input_read_s": measurement.input_wait_s,
             **memory_peaks,
             "process_time_s": window.process_time_s,
             "precision": in_force,
-            "loss_first": _finite_or_none(window.losses[0] if warmup.loss_first is None else warmup.loss_first),
-            "loss_last": _finite_or_none(window.losses[-1]),
+            "loss_first": _replace_non_finite(window.losses[0] if warmup.loss_first is None else warmup.loss_first),
+            "loss_last": _replace_non_finite(window.losses[-1]),
             "flops_per_step": count_step_flops(self.spec) if self.rank_environment.rank == 0 else None,
-            "work_on": measurement.list_places(),
+            "work_on": measurement.list_tensor_devices(),
             "in_force": {"precision": in_force, **training.kernels},
         }
 
@@ -225,12 +229,12 @@ class TrainingSession:
         if spec.is_mixed_precision:
             weights = str(types.weight_and_gradient_types()[0]).removeprefix("torch.")
             details["in_force"]["weights"] = weights
-            flaw = flaw or ("" if weights == "bfloat16" else f"weights in the pass are {weights}")
+            flaw = flaw or ("" if weights == "bfloat16" else f"weights in the forward pass are {weights}")
         type_mismatch = types.describe_type_mismatch(spec.precision, spec.replicas)
         if type_mismatch:
-            return f"the first layer that computes returned {type_mismatch}"
+            return f"the output of the first compute layer was {type_mismatch}"
         if not flaw and in_force != spec.precision:
-            self.flags.append(f"precision in force is {in_force}")
+            self.flags.append(f"the precision in force is {in_force}")
         return flaw
 
     def build_result(self, status: Status, **fields: Any) -> RankResult:
@@ -245,10 +249,10 @@ class TrainingSession:
             samples_per_step=self.spec.batch * self.spec.replicas,
             torch_version=torch.__version__,
             flags=tuple(self.flags),
-            **{**self._model_fields, **self._device_fields(), **fields},
+            **{**self._model_fields, **self._build_device_fields(), **fields},
         )
 
-    def _device_fields(self) -> dict[str, Any]:
+    def _build_device_fields(self) -> dict[str, Any]:
         """Return the fields of the result that describe the device."""
         replica_uuids = rank_device.list_replica_uuids(self.device, self.spec.replicas)
         return {**identify_device(self.device), "replica_uuids": replica_uuids, **_read_memory_peaks(self.device)}
@@ -257,7 +261,7 @@ class TrainingSession:
         """Describe how full the device's memory was at its peak; '' if it was not nearly full, or if that is unknown."""
         if self.device.type == "cpu":
             return ""
-        module = device_module(self.device.type)
+        module = get_device_module(self.device.type)
         return describe_full_memory(
             module.max_memory_reserved(self.device), module.get_device_properties(self.device).total_memory
         )
@@ -330,7 +334,7 @@ class TrainingSession:
         is_deferred = models.is_deferred(self.spec.model)
         trainable = models.build_model(self.spec.model, options, "meta" if is_deferred else "cpu")
         # A complete large model may fit neither on a device nor on the host.
-        if not (is_deferred and strategy_name(self.spec, self.rank_environment.world_size) == "fsdp"):
+        if not (is_deferred and choose_strategy_name(self.spec, self.rank_environment.world_size) == "fsdp"):
             models.materialise_weights(trainable, self.device, self.spec.seed)
         if self.spec.uses_channels_last and any(weight.dim() == 4 for weight in trainable.parameters()):
             trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs leave it out
@@ -347,12 +351,12 @@ class TrainingSession:
 
     def _judge_run(self, measurement: _WindowMeasurement, precision_flaw: str) -> tuple[Status, str, str]:
         """Return status, reason and evidence of the run."""
-        at_start, at_end = measurement.places_at_start, measurement.places_at_end
+        at_start, at_end = measurement.devices_at_start, measurement.devices_at_end
         foreign_devices = describe_foreign_devices(self.device, at_end) or describe_foreign_devices(
             self.device, at_start
         )
         if foreign_devices:
-            return "invalid", f"the work was not all on {self.device}, the device of this rank", foreign_devices
+            return "invalid", f"some of the work was not on {self.device}, the device of this rank", foreign_devices
         if precision_flaw:
             return "invalid", f"the run did not compute in {self.spec.precision}", precision_flaw
         losses, skipped_steps = measurement.window.losses, measurement.skipped_steps
@@ -362,8 +366,8 @@ class TrainingSession:
                 reason = "a loss in the measured window is not a finite number"
                 return "nan", reason, f"loss {loss} in measured step {number} of {steps}"
         if skipped_steps:
-            reason = "the gradient scaler dropped updates (gradients not finite); such steps are faster"
-            return "nan", reason, f"{skipped_steps} of {steps} measured steps dropped"
+            reason = "the gradient scaler dropped updates with infinite or NaN gradients, and such steps are faster"
+            return "nan", reason, f"{skipped_steps} of {steps} measured steps were dropped"
         return "ok", "", ""
 
     def _find_distorting_conditions(self) -> list[str]:
@@ -375,17 +379,17 @@ class TrainingSession:
             self.spec.pace_gflops
         )  # then the duration of a step depends neither on the number of cores nor on their speed
         if self.device.type == "cpu" and ranks > cores and not is_paced:
-            flags.append(f"{ranks} ranks on {cores} cores")
+            flags.append(f"{ranks} ranks share {cores} cores")
         min_steps = _MIN_PACED_WARMUP_STEPS if is_paced else _MIN_WARMUP_STEPS
         if self.spec.warmup_steps_max is None and self.spec.warmup_steps < min_steps:
             steps = "step" if self.spec.warmup_steps == 1 else "steps"
-            flags.append(f"only {self.spec.warmup_steps} warm-up {steps}")
+            flags.append(f"the run had only {self.spec.warmup_steps} warm-up {steps}")
         if self.device.type == "cpu" and precision.is_emulated_on_this_cpu(self.spec.precision) and not is_paced:
             flags.append(f"{self.spec.precision} is emulated on this CPU")
         return flags
 
 
-def _finite_or_none(loss: float) -> float | None:
+def _replace_non_finite(loss: float) -> float | None:
     """Return a loss if it is finite, else None."""
     return loss if math.isfinite(loss) else None
 
@@ -400,14 +404,14 @@ def _read_memory_peaks(device: torch.device) -> dict[str, int]:
         if line.startswith("VmHWM:"):
             peaks["host_memory_peak_bytes"] = int(line.split()[1]) * 1024
     if device.type != "cpu":
-        memory = device_module(device.type)
+        memory = get_device_module(device.type)
         peaks["device_memory_allocated_peak_bytes"] = memory.max_memory_allocated(device)
         peaks["device_memory_reserved_peak_bytes"] = memory.max_memory_reserved(device)
     return peaks
 
 
 def describe_full_memory(reserved_bytes: int, total_bytes: int) -> str:
-    """Describe the peak of memory use if nearly all memory of the device was used; '' otherwise.
+    """Describe the peak memory use if nearly all memory of the device was used; '' otherwise.
 
     Args:
         reserved_bytes: peak that torch's allocator reserved.
@@ -415,37 +419,37 @@ def describe_full_memory(reserved_bytes: int, total_bytes: int) -> str:
     """
     if reserved_bytes < _FULL_MEMORY_SHARE * total_bytes:
         return ""
-    return f"memory in use at its peak: {reserved_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB"
+    return f"peak memory use: {reserved_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB"
 
 
 def unsupported_run_reason(spec: TrainSpec, world_size: int, device: torch.device) -> str | None:
     """Return the reason why a run with this specification is unsupported, or None."""
-    options, name = spec.resolve_options(), strategy_name(spec, world_size)
+    options, name = spec.resolve_options(), choose_strategy_name(spec, world_size)
     if reason := unsupported_mixed_reason(options, spec.precision, world_size):
         return reason
     if device.type == "cpu" and options["input"] == "h2d":
-        return "input h2d copies from the host to a device; on a CPU they are the same memory"
+        return "option 'input: h2d' is not supported on a CPU, where host and device have the same memory"
     if reason := precision.unsupported_reason(spec.precision, device, options["emulation"] == "allow"):
         return reason
     if spec.uses_channels_last and name == "fsdp":
-        return "channels_last: fully_shard takes contiguous weights only (torch 2.13)"
+        return "option 'channels_last' is not supported with fsdp, because fully_shard needs contiguous weights (torch 2.13)"
     if options["compile"] and name == "dp":
-        return "compile: DataParallel makes new modules every step, and torch.compile would compile each of them again"
+        return "option 'compile' is not supported with DataParallel, whose new modules would be compiled again in every step"
     if options["compile"] and spec.pace_gflops:
-        return "compile: a compiled model has no modules left that could be held to a device's pace (emulation.pace)"
+        return "option 'compile' is not supported with emulation.pace, because a compiled model has no modules to slow down"
     if options["compile"] and (problem := find_compiler_problem()):
-        return f"compile: torch.compile needs a C++ compiler, and none works here ({problem})"
+        return f"option 'compile' needs a working C++ compiler ({problem})"
     if spec.pace_gflops and models.count_step_flops(spec) is None:
-        return f"{spec.model}: its operations cannot be counted, so that no device's pace can be held (emulation.pace)"
+        return f"{spec.model} is not supported with emulation.pace, because its operations cannot be counted"
     return None
 
 
 def unsupported_model_reason(spec: TrainSpec, trainable: models.Trainable) -> str | None:
     """Return the reason why the built model does not support the specification, or None."""
     if spec.resolve_options()["activation_checkpointing"] and not trainable.find_layers():
-        return f"activation_checkpointing: {spec.model} has no layers of one kind that could be computed again"
+        return f"option 'activation_checkpointing' needs repeated layers, which {spec.model} does not have"
     if spec.is_mixed_precision and precision.has_batch_norms(trainable):
-        return f"fsdp_precision mixed: {spec.model} has batch norms, whose statistics are fp32; use autocast"
+        return f"option 'fsdp_precision: mixed' does not support the batch norms of {spec.model}; use autocast"
     return None
 
 
@@ -454,7 +458,7 @@ def find_compiler_problem() -> str | None:
     names = (os.environ["CXX"],) if os.environ.get("CXX") else _COMPILERS
     compiler = next((path for name in names if (path := shutil.which(name))), None)
     if compiler is None:
-        return f"no {', '.join(names)} on PATH"
+        return f"none of {', '.join(names)} is on the PATH"
     command = [compiler, "-x", "c++", "-fsyntax-only", f"-I{sysconfig.get_paths()['include']}", "-"]
     try:
         process = subprocess.run(

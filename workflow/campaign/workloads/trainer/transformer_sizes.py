@@ -1,4 +1,4 @@
-"""Sizes of the built-in transformers. Needs no torch."""
+"""Sizes of the built-in transformers. The module needs no torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ BERT_SIZES: Mapping[str, TransformerSize] = {
     "bert-base": TransformerSize(layers=12, width=768, heads=12, vocabulary=30522, positions=512),
     "bert-large": TransformerSize(layers=24, width=1024, heads=16, vocabulary=30522, positions=512),
 }
-# GPT-3: Brown et al. 2020, table 2.1, with dense attention only. For 1.3 billion the table has 24 heads of 128; 2048 needs 16.
+# The sizes of GPT-3 are from Brown et al. 2020, table 2.1, with dense attention only. For 1.3 billion parameters, the table has
+# 24 heads of 128, but a width of 2048 needs 16.
 GPT_SIZES: Mapping[str, TransformerSize] = {
     "gpt-nano": TransformerSize(layers=2, width=128, heads=4, vocabulary=2048, positions=1024),
     "gpt2": TransformerSize(layers=12, width=768, heads=12, vocabulary=50257, positions=1024),

@@ -1,6 +1,6 @@
 """Emulated boxes of an H3 Falcon 4005.
 
-Each drawer of the rack is one box with an address of its own. The boxes are not connected.
+Each drawer of the rack is one box with a separate address. The boxes are not connected.
 
 Sources: public clients of two real boxes and their logs (Irene-Ting/KubeComp@8579a32, gpupool-archive). No document of H3 is
 public, and no real box was tried. Behaviour that no client shows is an option (`habits.BoxOptions`).
@@ -8,16 +8,16 @@ public, and no real box was tried. Behaviour that no client shows is an option (
 
 from __future__ import annotations
 
-from campaign.emulators.control_planes.h3.box import ALLOCATION, HOST_PORT_NUMBERS, EmulatedBox, SimulatedOperation
+from campaign.emulators.control_planes.h3.box import ALLOCATION_PATH, HOST_PORT_NUMBERS, EmulatedBox, SimulatedOperation
 from campaign.emulators.control_planes.h3.habits import BoxOptions
 from campaign.emulators.control_planes.hardware import Rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, WireSettings
 
-COMPOSES = ("POST", ALLOCATION)
+COMPOSES = ("POST", ALLOCATION_PATH)
 DEVICES = ("gpu:cpu-rank:8",)
 OPTIONS = {"factor": 1.0, "attached": "all"}
 """Defaults of `campaign fabric emulate`: two boxes with four devices each, as slow as the real boxes."""
-NOTE = "The boxes are emulated. Operations take the times recorded of two H3 Falcon 4005, multiplied by the emulator's `factor`."
+NOTE = "The boxes are emulated. Operations take the recorded times of two H3 Falcon 4005 boxes, multiplied by `factor`."
 
 
 def address(server: ControlPlaneServer) -> dict[str, object]:
@@ -35,7 +35,7 @@ def address(server: ControlPlaneServer) -> dict[str, object]:
 class EmulatedBoxes:
     """Emulated boxes; see `server.Emulator`.
 
-    `violations` describes requests that no public client ever sent. `parse_timed_operations` lists the duration of each operation.
+    `violations` describes requests that no public client ever sent. `timed_operations` lists the duration of each operation.
     """
 
     def __init__(self, rack: Rack, options: BoxOptions) -> None:

@@ -20,7 +20,7 @@ from campaign.emulators.control_planes.hardware import Rack, RackDevice
 from campaign.emulators.control_planes.server import HttpRequest, Reply
 from campaign.spec.operation_times import Operation
 
-RESOURCES, ALLOCATION = "/h3api/v1/resources", "/h3api/v1/allocation"
+RESOURCES_PATH, ALLOCATION_PATH = "/h3api/v1/resources", "/h3api/v1/allocation"
 HOST_PORT_NUMBERS = (0, 48, 16, 32, 64, 80, 96, 112)
 """Numbers of the host ports. The first two were recorded."""
 DEVICE_GIDS = (("000500", "000C00", "001300", "001800"), ("000500", "001A00", "002F00", "004200"))
@@ -87,10 +87,10 @@ class EmulatedBox:
         self._assign_gids(DEVICE_GIDS[0])
         if len(hosts) > len(HOST_PORT_NUMBERS):
             raise ValueError(
-                f"{name}: a box has {len(HOST_PORT_NUMBERS)} host ports, no room for {', '.join(hosts[len(HOST_PORT_NUMBERS) :])}"
+                f"{name}: a box has only {len(HOST_PORT_NUMBERS)} host ports; remove {', '.join(hosts[len(HOST_PORT_NUMBERS) :])}"
             )
         if other_devices := [device.name for device in self.devices if device.kind != "gpu"]:
-            raise ValueError(f"{name}: only GPUs are known of an H3 box; {', '.join(other_devices)} are none")
+            raise ValueError(f"{name}: emulated H3 boxes contain only GPUs; remove {', '.join(other_devices)}")
         if options.attached == "all":
             for index, device in enumerate(self.devices):
                 if device.attached_to is None and hosts:
@@ -108,7 +108,7 @@ class EmulatedBox:
 
     @property
     def is_busy(self) -> bool:
-        """State of the box: True while it attaches or detaches a device."""
+        """True while the box attaches or detaches a device."""
         return self._allocating
 
     def renumber_devices(self) -> None:
@@ -136,35 +136,39 @@ class EmulatedBox:
                 self._active_requests.remove(new_request)
 
     def _find_violation(self, request: HttpRequest) -> str:
-        """Describe how a request differs from those of all public clients. Returns "" if it does not differ."""
+        """Describe how a request differs from those of all public clients. Return "" if it does not differ."""
         headers = {name.lower() for name in request.headers}
         allowed_headers = _READ_HEADERS if request.method == "GET" else _BODY_HEADERS
-        if (request.method, request.path) not in (("GET", RESOURCES), ("POST", ALLOCATION), ("DELETE", ALLOCATION)):
-            return "no such call"
+        if (request.method, request.path) not in (
+            ("GET", RESOURCES_PATH),
+            ("POST", ALLOCATION_PATH),
+            ("DELETE", ALLOCATION_PATH),
+        ):
+            return "the method or path is unknown"
         if request.query:
-            return "a query"
+            return "the request has a query"
         if extra_headers := sorted(headers - allowed_headers):
-            return f"headers {', '.join(extra_headers)}"
+            return f"the request has unknown headers: {', '.join(extra_headers)}"
         if request.method == "GET":
-            return "a body" if request.text else ""
+            return "the request has a body" if request.text else ""
         if request.find_header("Content-Type") != "text/plain":
-            return f"Content-Type {request.find_header('Content-Type')}, not text/plain"
+            return f"the Content-Type is {request.find_header('Content-Type')} instead of text/plain"
         try:
             pairs = json.loads(request.text, object_pairs_hook=list)
         except ValueError:
-            return "a body that is no JSON"
+            return "the body is not JSON"
         keys = BODY_KEYS[request.method]
         if not isinstance(pairs, list) or [pair[0] if isinstance(pair, tuple) else pair for pair in pairs] != keys:
-            return f"a body that has not exactly the keys {', '.join(keys)}, in this order"
+            return f"the keys of the body are not {', '.join(keys)}, in this order"
         for name, value in pairs:
             if not isinstance(value, str) or not re.fullmatch(VALUE_PATTERNS[name], value):
-                return f"{name} {value!r}, not a string as {VALUE_PATTERNS[name]}"
+                return f"the value {value!r} of {name} does not match {VALUE_PATTERNS[name]}"
         return ""
 
     def _record_violation(self, request: HttpRequest, reason: str) -> Reply:
         """Record a request that no public client ever sent, and refuse it."""
         self.violations.append(f"{self.name}: {request.method} {request.path} {request.text}: {reason}")
-        return Reply(400, f"emulator: no public client ever sent this: {reason}\n")
+        return Reply(400, f"emulator: no public client sends such a request: {reason}\n")
 
     # -- inventory --------------------------------------------------------------------------------------------------------
 
@@ -233,7 +237,7 @@ class EmulatedBox:
         """Answer an attach or detach request, after any allocation in progress."""
         with self._condition:
             if self._allocating:
-                self._record_violation(request, "an allocation while another runs on this box")
+                self._record_violation(request, "another allocation is running on this box")
             self._condition.wait_for(lambda: not self._allocating)
             self._allocating = True
         try:
@@ -251,7 +255,7 @@ class EmulatedBox:
         device = self._find_device(request)
         if device is None or device.attached_to is None:
             return self._refuse_unknown_request(
-                request, "no such device here" if device is None else "detaches what nobody has"
+                request, "the device does not exist" if device is None else "the device is not attached"
             )
         self._simulate_duration("detach", self.behaviour.draw_duration_s("detach"), "true")
         self.rack.detach(device.name)
@@ -262,9 +266,9 @@ class EmulatedBox:
         device, port_gid = self._find_device(request), request.body["port_gid"]
         host = next((name for name, port in self.ports.items() if f"{port:02X}h" == port_gid), None)
         if device is None or host is None:
-            return self._refuse_unknown_request(request, f"no such {'device' if device is None else 'port'} here")
+            return self._refuse_unknown_request(request, f"the {'device' if device is None else 'port'} does not exist")
         if device.attached_to is not None:
-            return self._refuse_unknown_request(request, f"attaches what {device.attached_to} has")
+            return self._refuse_unknown_request(request, f"the device is attached to {device.attached_to}")
         if self._is_full(host):
             return self._build_refusal(request)
         reported_result, seconds = self.behaviour.draw_attach()

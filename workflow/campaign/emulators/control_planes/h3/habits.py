@@ -42,31 +42,34 @@ class BoxOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     factor: Annotated[float, Field(ge=0)] = Field(
-        default=0.0, description="of the recorded times; 0: at once, 1: as recorded"
+        default=0.0, description="factor by which the recorded times are multiplied; 0: immediate, 1: as recorded"
     )
     seed: int = 0
     attached: Literal["none", "all"] = Field(
-        default="none", description="devices at first: as in the rack, or those that are free evenly on the host ports"
+        default="none",
+        description="initial attachments: `none` leaves devices free, `all` spreads them over the host ports",
     )
     answers: Literal["recorded", "true", "false"] = Field(
-        default="recorded", description="to an attach that works: as in recorded sessions, or always the same"
+        default="recorded", description="answers to a successful attach: as in recorded sessions, or always the same"
     )
     disturbed: Literal["overlap", "always", "never"] = Field(
         default="overlap",
-        description="reads that may go wrong: those that overlap another request, all as if others polled, none",
+        description="reads that may fail: those that overlap another request, all of them, or none",
     )
-    rate: Annotated[float, Field(ge=0)] = Field(default=1.0, description="of wrong and broken answers; 1: as recorded")
-    free_port: FreePort = Field(default="empty", description="Host_Port# of a device that nobody has; unknown")
-    refusal: RefusalForm = Field(default="false", description="the answer to what cannot be done; unknown")
-    strange: bool = Field(default=False, description="records and keys beyond what is known, in any order; unknown")
-    status: int = Field(default=200, description="HTTP status of every answer; unknown, no client reads it")
-    devices_max: int = Field(default=0, description="devices of a box that one host may have; 0: all; unknown")
+    rate: Annotated[float, Field(ge=0)] = Field(
+        default=1.0, description="rate of wrong and broken answers, relative to the recordings"
+    )
+    free_port: FreePort = Field(default="empty", description="form of Host_Port# for a device without a host (unknown)")
+    refusal: RefusalForm = Field(default="false", description="answer to an impossible request (unknown)")
+    strange: bool = Field(default=False, description="additional records and keys, in any order (unknown)")
+    status: int = Field(default=200, description="HTTP status of every answer (unknown, because no client reads it)")
+    devices_max: int = Field(default=0, description="maximum number of devices of a box per host; 0: all (unknown)")
     hosts_max: int = Field(
         default=0,
-        description="hosts that may have devices of a box at one time, as in a mode that it was set to; 0: all",
+        description="maximum number of hosts that have devices of a box at one time, as set by its mode; 0: all",
     )
     renumber_after: int = Field(
-        default=0, description="allocations after which a box gives its devices other Dev_GIDs; 0: never by itself"
+        default=0, description="number of allocations after which a box changes its Dev_GIDs; 0: never"
     )
 
 
@@ -112,7 +115,9 @@ class BoxBehaviour:
         Operations: a detach, the read after an attach (`read_back`), or any other read (`inventory`).
         """
         values = self._times[operation]
-        if operation == "inventory":  # the recorded time is that of the slower of two boxes, read at the same time
+        if (
+            operation == "inventory"
+        ):  # The recorded time is that of the slower of two boxes that were read at the same time.
             return values[int(self.random.random() ** 2 * len(values))]
         return self._draw_unrounded_s(values)
 
@@ -129,10 +134,10 @@ class BoxBehaviour:
 
         The read after a wrong list is correct.
         """
-        disturbed = self.options.disturbed
+        disturbance = self.options.disturbed
         kinds = WRONG_LIST_COUNTS | BROKEN_READ_COUNTS
         was_wrong, self._last_list_was_wrong = self._last_list_was_wrong, False
-        if was_wrong or not (disturbed == "always" or (disturbed == "overlap" and is_overlapped)):
+        if was_wrong or not (disturbance == "always" or (disturbance == "overlap" and is_overlapped)):
             return ""
         if self.random.random() >= self.options.rate * sum(kinds.values()) / RECORDED_READS:
             return ""
@@ -188,9 +193,11 @@ def _list_session_attaches() -> tuple[tuple[OperationTime, ...], ...]:
     """Return the attaches of each box in each recorded session with logged answers."""
     sessions: list[tuple[OperationTime, ...]] = []
     for session in _load_recorded_times().sessions:
-        answered = [operation for operation in session.operations if operation.matches("attach") and operation.answer]
+        answered_attaches = [
+            operation for operation in session.operations if operation.matches("attach") and operation.answer
+        ]
         sessions += [
-            tuple(operation for operation in answered if operation.box == box)
-            for box in dict.fromkeys(operation.box for operation in answered)
+            tuple(operation for operation in answered_attaches if operation.box == box)
+            for box in dict.fromkeys(operation.box for operation in answered_attaches)
         ]
     return tuple(sessions)

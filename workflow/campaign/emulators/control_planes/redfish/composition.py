@@ -135,11 +135,11 @@ class CompositionModel:
         systems_by_block: dict[str, list[str]] = {}
         for system in self.systems.values():
             for block in (system.host, *system.devices):
-                if self._is_block_of(block, system):
+                if self._reports_system(block, system):
                     systems_by_block.setdefault(block, []).append(system.id)
         return systems_by_block
 
-    def _is_block_of(self, block: str, system: ComposedSystem) -> bool:
+    def _reports_system(self, block: str, system: ComposedSystem) -> bool:
         """Return True if the block itself reports the system. It is False if only the system lists the block."""
         if "composes_nothing" in self.variant.quirks:
             return False
@@ -162,7 +162,7 @@ class CompositionModel:
         self._check_composable(hosts[0], devices)
         if "composes_nothing" not in self.variant.quirks:
             for device in devices:
-                if self.rack.devices[device].attached_to is None:  # an attached device stays where it is
+                if self.rack.devices[device].attached_to is None:  # An attached device stays where it is.
                     self._attach_device(device, hosts[0])
         self._number += 1
         names = self.variant.names

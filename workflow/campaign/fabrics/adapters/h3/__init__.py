@@ -1,7 +1,7 @@
 """Adapter for H3 Falcon boxes through H3's own interface, which has a list of resources and one allocation per device.
 
 Source: the client of Irene-Ting/KubeComp@8579a32 (gpupool-archive), its logs of two real Falcon 4005 boxes, and the times in
-them. H3 publishes no reference of this interface. Where no client shows a behaviour, it is assumed and marked as such: the entry
+them. H3 publishes no reference of this interface. Behaviour that no client shows is assumed and marked as an assumption: the entry
 of a device without a host, statuses and errors, logins, modes, other kinds of devices, parallel allocations.
 """
 
@@ -20,12 +20,12 @@ open_fabric = make_opener(H3ControlPlane, "h3")
 _MOVE: tuple[Operation, ...] = ("detach", "read_back", "attach", "read_back")
 
 FABRIC = FabricKind(
-    "H3 Falcon boxes, H3's own interface",
+    "H3 Falcon boxes, through H3's own interface",
     H3Options,
     open_fabric,
-    unverified="a real Falcon. Requests, and what is read in answers, are those of a public client of two Falcon 4005; what a box "
-    "lists of a device that nobody has, its errors, logins and modes are published nowhere",
-    tested="its emulator. The emulator replays the recorded orders, answers and times of two real Falcon 4005",
+    unverified="not run on a real Falcon. Requests and the interpretation of answers follow a public client of two Falcon 4005 "
+    "boxes. H3 does not publish how a box lists an unattached device, nor its errors, logins and modes",
+    tested="its emulator, which replays the recorded requests, answers and times of two real Falcon 4005 boxes",
     emulator="campaign.emulators.control_planes.h3",
     times="h3",
     steps=OperationSteps(_MOVE, ("detach", "read_back"), ("inventory",) * 3, confirms_readings=True),

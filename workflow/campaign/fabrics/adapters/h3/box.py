@@ -1,10 +1,10 @@
 """Client of one GPU box, which reads its devices and sends one allocation at a time.
 
-A single answer is never trusted, only two readings that agree. Every request has the exact bytes that public clients send to
-real boxes, because the answers look like the output of shell scripts.
+A state counts only if two readings agree. Every request has the exact bytes that public clients send to real boxes, because the
+answers look like the output of shell scripts.
 
 One list contains records of several kinds, which are distinguished by their keys. Only the records that public clients of two
-boxes read are known. All other records are skipped, and nothing is guessed.
+boxes read are known. All other records are skipped.
 """
 
 from __future__ import annotations
@@ -46,10 +46,7 @@ class BoxGpu:
 
     @property
     def slot(self) -> int:
-        """Number that stands for the position of the GPU.
-
-        It is the Dev_GID without its low byte, which is 00 in every recording.
-        """
+        """Slot number of the GPU: its Dev_GID without the low byte, which is 00 in every recording."""
         number = int(self.gid, 16)
         return number if number & 0xFF else number >> 8
 
@@ -76,7 +73,7 @@ class BoxListing:
 
 
 def parse_listing(body: Any) -> BoxListing | None:
-    """Parse the list of devices and ports that an H3 box answers, or return None if the JSON is not such a list.
+    """Parse the list of devices and ports of an H3 box, or return None if the JSON is not such a list.
 
     A listing is a list of objects with at least one port.
     """
@@ -103,13 +100,13 @@ def _parse_port(value: str) -> str | None:
 
 
 class BoxClient:
-    """Client of one H3 GPU box, which takes turns with all other clients of this program."""
+    """Client of one H3 GPU box. It sends one request at a time, and shares the box with other processes through a lock."""
 
     def __init__(self, name: str, client: HttpClient, state_dir: Path, *, poll_s: float, reads_max: int) -> None:
         """Create the client of an H3 box.
 
         Args:
-            name: drawer of the pool that the box is.
+            name: name of the box, which is a drawer of the pool.
             client: HTTP client of the box.
             state_dir: directory of the state file, also used for the lock that all campaigns share.
             poll_s: poll interval in seconds.
@@ -142,8 +139,8 @@ class BoxClient:
         if isinstance(previous, ProtocolViolation):
             raise previous
         raise FabricError(
-            f"{self.name} ({self.client.base}): no two readings in a row agreed in {self._reads_max} (reads_max); "
-            "something else polls or changes the box: stop it, and try again"
+            f"{self.name} ({self.client.base}): no two consecutive readings out of {self._reads_max} agreed (reads_max); "
+            "another program polls or changes the box; stop it and try again"
         )
 
     @contextmanager
@@ -153,11 +150,9 @@ class BoxClient:
         Raises Busy if the lock is not free before the time limit of the operation.
         """
         with self._thread_lock:
-            descriptor = acquire_lock(self._lock_file, attempts=max(1, int(100 * self.client.remaining_s())))
+            descriptor = acquire_lock(self._lock_file, attempts=max(1, int(100 * self.client.compute_remaining_s())))
             if descriptor is None:
-                raise Busy(
-                    f"{self.name}: another process of this program has been asking it for too long", (self.name,)
-                )
+                raise Busy(f"{self.name}: another process of this program has used the box for too long", (self.name,))
             try:
                 yield
             finally:
@@ -166,7 +161,7 @@ class BoxClient:
     def read_once(self) -> BoxListing:
         """Read the devices and ports of an H3 box, without confirmation by a second reading.
 
-        Raises ProtocolViolation if the answer is not a listing, FabricError if the box demands a login.
+        Raises ProtocolViolation if the answer is not a listing, FabricError if the box requires a login.
         """
         with self.lock_box():
             answer = self.client.get(RESOURCES_PATH)
@@ -180,11 +175,11 @@ class BoxClient:
         request = f"{self.name}: GET {self.client.base}{RESOURCES_PATH}"
         if answer.status in (401, 403):
             return Refused(
-                f"{request}: {answer.summarize()}; the box demands a login, and none is known for its interface"
+                f"{request}: {answer.summarize()}; the box requires a login, which this adapter does not support"
             )
         if answer.is_refusal:
             return Refused(f"{request}: {answer.summarize()}")
-        return ProtocolViolation(f"{request}: no list of devices and ports: {answer.summarize()}")
+        return ProtocolViolation(f"{request}: the answer is not a list of devices and ports: {answer.summarize()}")
 
     def attach_device(self, gid: str, port_gid: str) -> str:
         """Send the request that attaches a device of an H3 box to a port, and return the reported result ("true" or "false").

@@ -32,7 +32,7 @@ from campaign.fabrics.control_plane.protocol import (
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.http.client import HttpClient
 from campaign.fabrics.http.options import ConnectionOptions
-from campaign.fabrics.operations import timing
+from campaign.fabrics.operations import time_operation
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import DetachedDevice, DeviceSlot, StateFile
 from campaign.spec.hardware import Device, list_pool_devices
@@ -40,12 +40,12 @@ from campaign.spec.operation_times import Operation
 from campaign.spec.site_hardware import DeviceKind, HostSpec, PoolSpec
 
 CAPABILITIES_NOTE = (
-    "written from what public clients of two Falcon 4005 boxes sent and logged; no box was tried. A box has no field for a tag, so "
-    "that only the state file says whose a device is"
+    "the adapter follows the requests and logs of public clients of two Falcon 4005 boxes, and was not run on a real box. Boxes "
+    "have no field for a tag, so only the state file shows which lease has a device"
 )
 MAX_READING_AGE_S = 5.0
 """Maximum age of the reading that gives the address of a device. A box that was changed since is always read again."""
-PORT_RULE = "a host has a port in the box of each of its devices"
+PORT_RULE = "a host must have a port in the box of each of its devices"
 
 
 _UUID_PATTERN = re.compile(r"GPU-[0-9A-Fa-f-]+")
@@ -58,37 +58,40 @@ class H3Options(OptionsWithoutLogin):
     UUID, for boxes with several models.
     """
 
-    url: Literal[""] = Field(default="", description="not used: each box has an address, see `boxes`")
+    url: Literal[""] = Field(default="", description="not used, because each box has its own address; see `boxes`")
     boxes: dict[str, str] = Field(
         min_length=1,
-        description="address of each box, by the drawer that it is in the pool (`falcon1/drawer1: http://10.0.0.1`)",
+        description="address of each box, by its drawer in the pool (`falcon1/drawer1: http://10.0.0.1`)",
     )
     ports: dict[str, dict[str, str]] = Field(
         default_factory=dict,
-        description="port of each host that is cabled to a box (`falcon1/drawer2: {host1: '16'}`), by box; default: as in `hosts`",
+        description="port number of each host cabled to a box, by box (`falcon1/drawer2: {host1: '16'}`); default: as in `hosts`",
     )
     movable: tuple[str, ...] = Field(
         default=(),
-        description="what the campaign may take from the host that it is found on: all devices of a box, those on a host, or one "
-        "device (`[falcon1/drawer1, host2, GPU-...]`). Nothing else that is found attached is ever moved",
+        description="devices that the campaign may take from the host to which they are attached: all devices of a box, all "
+        "devices on a host, or one device (`[falcon1/drawer1, host2, GPU-...]`). No other attached device is ever moved",
     )
     modes: dict[str, Literal["standard_one_host", "advanced"]] = Field(
         default_factory=dict,
-        description="mode that a box is set to, which it does not tell: `advanced`: three hosts at one time, `standard_one_host`: "
-        "one; default: no limit. It is never changed",
+        description="mode of each box, which boxes do not report. `advanced` allows three hosts at one time, `standard_one_host` "
+        "allows one; default: no limit. The campaign never changes the mode",
     )
     poll_s: Annotated[float, Field(ge=0)] = Field(
-        default=0.5, description="seconds between two reads of a box; a state counts when two reads in a row agree"
+        default=0.5,
+        description="seconds between two readings of a box. A state counts if two consecutive readings agree",
     )
     reads_max: Annotated[int, Field(ge=2)] = Field(
-        default=10, description="reads after which a box whose lists never agree is given up"
+        default=10,
+        description="maximum number of readings before a box whose readings never agree is reported as an error",
     )
     request_s: Annotated[float, Field(gt=0)] = Field(
         default=120.0,
-        description="seconds that one request may take; a box answers it when it has done everything before it",
+        description="timeout of one request in seconds. A box answers only after it has completed all earlier requests",
     )
     operation_s: Annotated[float, Field(gt=0)] = Field(
-        default=1800.0, description="seconds that composing or releasing may take, about 40 for each device that moves"
+        default=1800.0,
+        description="timeout of one composition or release in seconds. Each device that moves takes about 40",
     )
 
     @field_validator("boxes")
@@ -99,7 +102,7 @@ class H3Options(OptionsWithoutLogin):
             try:
                 ConnectionOptions(url=url)
             except ValidationError as error:
-                raise ValueError(f"{name}: {url!r} is no address such as http://10.0.0.1") from error
+                raise ValueError(f"{name}: {url!r} is not a valid address; use one such as http://10.0.0.1") from error
         return boxes
 
     def build_connection_options(self, box: str) -> ConnectionOptions:
@@ -107,7 +110,7 @@ class H3Options(OptionsWithoutLogin):
         common_options = {name: getattr(self, name) for name in ConnectionOptions.model_fields if name != "url"}
         return ConnectionOptions(url=self.boxes[box], **common_options)
 
-    def model(self, fabric_model: str) -> str:
+    def map_model(self, fabric_model: str) -> str:
         """Return the system file's name of a device model, or the fabric's own name if the system file has none."""
         return self.models.get(fabric_model, fabric_model)
 
@@ -132,14 +135,16 @@ class H3Options(OptionsWithoutLogin):
         ]
         for key, mentions, allowed_names, category in checks:
             if unknown_names := [entry for entry in mentions if entry not in allowed_names]:
-                raise ConfigError(f"{key}: no {category} {unknown_names[0]!r}; there are: {', '.join(allowed_names)}")
+                raise ConfigError(
+                    f"{key}: unknown {category} {unknown_names[0]!r}; use one of: {', '.join(allowed_names)}"
+                )
         for box in self.boxes:
             host_by_port: dict[str, str] = {}
             for name in host_names:
                 port = self.find_port(box, name)
                 if port is not None and host_by_port.setdefault(port, name) != name:
                     raise ConfigError(
-                        f"hosts: {name} and {host_by_port[port]} both have port {port} of {box}; a port has one host"
+                        f"hosts: {name} and {host_by_port[port]} both use port {port} of {box}; give each host its own port"
                     )
 
 
@@ -196,14 +201,14 @@ class BoxLayout:
             for uuid in dict.fromkeys(gpu.uuid for gpu in listing.gpus):
                 if box_by_uuid.setdefault(uuid, box) != box:
                     raise ProtocolViolation(
-                        f"{box_by_uuid[uuid]} and {box} both list {uuid}: give each box its own address (`boxes`)"
+                        f"{box_by_uuid[uuid]} and {box} both list {uuid}; give each box its own address (`boxes`)"
                     )
         for name, slot in slots.items():
             box, uuid = self.split_fabric_id(name)
-            hidden = box in listings and listings[box].unreadable and uuid not in box_by_uuid
-            if hidden and slot.lease is not None and name not in detached_devices:
+            is_hidden = box in listings and listings[box].unreadable and uuid not in box_by_uuid
+            if is_hidden and slot.lease is not None and name not in detached_devices:
                 raise ProtocolViolation(
-                    f"{box} lists {listings[box].unreadable} GPUs in an unknown form; {name} of {slot.lease} may be one of them"
+                    f"{box} lists {listings[box].unreadable} GPUs in an unknown format; {name} of {slot.lease} may be one of them"
                 )
         devices = [
             self._build_device(
@@ -272,7 +277,7 @@ class BoxLayout:
         for host in self.hosts:
             attached_ids = [d.fabric_id for d in devices if d.attached_to == host and d.fabric_id not in movable]
             if foreign_ids := [name for name in attached_ids if not _belongs_to_program(slots.get(name), host)]:
-                yield host, f"somebody with {', '.join(foreign_ids)} on {host} (see `movable`)"
+                yield host, f"an unknown user with {', '.join(foreign_ids)} on {host} (see `movable`)"
 
     def build_banks(self, devices: Sequence[Device]) -> tuple[Bank, ...]:
         """Build one bank of slots per H3 box, with the limit of hosts of its mode.
@@ -366,7 +371,9 @@ class H3ControlPlane(ControlPlane):
             listings = dict(
                 zip(read_functions, threads.map(lambda box: read_functions[box](box), read_functions), strict=True)
             )
-        state = self._state.read()  # read again: devices that were detached meanwhile are not listed
+        state = (
+            self._state.read()
+        )  # The state is read again, because boxes may not list devices that were detached meanwhile.
         return self._layout.build_view(listings, {**detached_before, **state.detached}, state.devices)
 
     def _read_box(self, box: str) -> BoxListing:
@@ -400,7 +407,9 @@ class H3ControlPlane(ControlPlane):
             for host in self._layout.hosts:
                 port = self._layout.find_port(box, host)
                 if port is not None and port not in listing.ports:
-                    reason = f"{box} lists no port {port} for {host} (see `hosts` and `ports`); there are: {port_names}"
+                    reason = (
+                        f"{box} does not list port {port} of {host}; set `hosts` or `ports` to one of: {port_names}"
+                    )
                     reasons[box, host] = reason
         return reasons
 
@@ -433,7 +442,7 @@ class H3ControlPlane(ControlPlane):
             raise _build_partial_failure(change, "attached", attached_ids, errors)
         if lost_answers:
             raise OutcomeUnknown(
-                f"{change.tag.lease_id}: {'; '.join(lost_answers)}; the boxes show all devices attached by now"
+                f"{change.tag.lease_id}: {'; '.join(lost_answers)}; all devices are now attached according to the boxes"
             )
 
     def _attach_device(self, name: str, host: str) -> list[str]:
@@ -454,7 +463,7 @@ class H3ControlPlane(ControlPlane):
                 return lost_answers
             if port_gid is None:
                 raise Incompatible(
-                    f"{box} lists no port {port} for {host}; it has {', '.join(sorted(listing.ports))}", PORT_RULE
+                    f"{box} does not list port {port} of {host}; it lists {', '.join(sorted(listing.ports))}", PORT_RULE
                 )
             if gpu is not None and is_listed and gpu.port in listing.ports:
                 current_user = self._layout.describe_port(box, str(gpu.port))
@@ -469,9 +478,9 @@ class H3ControlPlane(ControlPlane):
                 self._forget_detached(name)
                 return lost_answers
             if answer:
-                raise ProtocolViolation(f"{box} answered {answer}, and does not show it on port {port} of {host}")
+                raise ProtocolViolation(f"{box} answered {answer} but does not show {name} on port {port} of {host}")
         raise OutcomeUnknown(
-            f"{'; '.join(lost_answers)}; ordered twice, and {box} does not show it on port {port} of {host}"
+            f"{'; '.join(lost_answers)}; after two requests, {box} does not show {name} on port {port} of {host}"
         )
 
     def detach(self, change: LeaseChange) -> tuple[str, ...]:
@@ -518,12 +527,12 @@ class H3ControlPlane(ControlPlane):
             if answer:
                 return False
         raise OutcomeUnknown(
-            f"{'; '.join(lost_answers)}; ordered twice, and {box} still shows it on port {port} of {host}"
+            f"{'; '.join(lost_answers)}; after two requests, {box} still shows {name} on port {port} of {host}"
         )
 
     def _read_back(self, box: str) -> BoxListing:
         """Read a box after a change, timed as `read_back`."""
-        with timing("read_back", "gpu", box):
+        with time_operation("read_back", "gpu", box):
             return self._read_box(box)
 
     def _send_order(self, operation: Operation, box: str, send: Callable[[], str], lost_answers: list[str]) -> str:
@@ -541,7 +550,7 @@ class H3ControlPlane(ControlPlane):
             self._readings.pop(box, None)
             self._changed_boxes.add(box)
         try:
-            with timing(operation, "gpu", box) as measurement:
+            with time_operation(operation, "gpu", box) as measurement:
                 measurement.answer = send()
             return measurement.answer
         except OutcomeUnknown as error:
@@ -560,20 +569,19 @@ class H3ControlPlane(ControlPlane):
         if gpu is not None:
             if len(listing.find_uuids_by_gid(gpu.gid)) > 1:
                 raise ProtocolViolation(
-                    f"{box} lists {gpu.gid} as the Dev_GID of {', '.join(listing.find_uuids_by_gid(gpu.gid))}"
+                    f"{box} lists the same Dev_GID {gpu.gid} for {', '.join(listing.find_uuids_by_gid(gpu.gid))}"
                 )
             return gpu.gid
         detached_device = self._state.read().detached.get(name)
         if detached_device is None:
-            raise FabricError(f"{box} does not list {uuid}, and it was not this program that detached it")
+            raise FabricError(f"{box} does not list {uuid}, and this program did not detach it")
         gid_by_uuid = {listed_gpu.uuid: listed_gpu.gid for listed_gpu in listing.gpus}
         if detached_device.called in gid_by_uuid.values() or any(
             gid_by_uuid.get(other_uuid, gid) != gid for other_uuid, gid in detached_device.others.items()
         ):
             raise FabricError(
-                f"{box} does not list {uuid}, and has given its devices other "
-                f"Dev_GIDs since it was detached as {detached_device.called}: "
-                "attach it to any host with H3's own tools"
+                f"{box} does not list {uuid}, and its Dev_GIDs have changed since {uuid} was detached as "
+                f"{detached_device.called}; attach the device to any host with H3's own tools"
             )
         return detached_device.called
 
@@ -599,4 +607,6 @@ def _build_partial_failure(
 ) -> PartialFailure:
     """Build the error for a change that succeeded for some devices only, with the error of each failed device."""
     message = "; ".join(f"{name}: {error}" for name, error in errors.items())
-    return PartialFailure(f"{change.tag.lease_id}: could not be {action}: {message}", done_ids, (*errors, *stuck_ids))
+    return PartialFailure(
+        f"{change.tag.lease_id}: some devices could not be {action}: {message}", done_ids, (*errors, *stuck_ids)
+    )

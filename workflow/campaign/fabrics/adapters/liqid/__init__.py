@@ -18,11 +18,11 @@ FABRIC = FabricKind(
     "Liqid Matrix, REST v2",
     LiqidOptions,
     open_fabric,
-    unverified="a real Liqid director: its error numbers, the words of its device states, whether one sees the machine of a device "
-    "before it is reprogrammed, and what peer-to-peer does there. Memory devices are not composed",
-    tested="its emulator. Addresses, words and bodies of the adapter, and answers of the emulator, fit what was read out of "
-    "Liqid's public SDKs (Java 3.4, Python) and written down; no registry has the SDKs, so tests do not run them. The emulator "
-    "has no `fabric/topology`, `manager/device` and `node/status`",
+    unverified="not run on a real Liqid director. Its error numbers, its names of device states, the moment at which devices show "
+    "a new machine, and the effect of peer-to-peer are unknown. Memory devices are not composed",
+    tested="its emulator. Requests of the adapter and answers of the emulator are checked against a description of Liqid's public "
+    "SDKs (Java 3.4, Python). Tests do not run the SDKs, because no registry has them. The emulator lacks `fabric/topology`, "
+    "`manager/device` and `node/status`",
     emulator="campaign.emulators.control_planes.liqid",
     offers=frozenset({"p2p"}),
 )

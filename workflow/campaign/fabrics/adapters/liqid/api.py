@@ -40,21 +40,21 @@ class LiqidOptions(ControlPlaneOptions):
     """Options of a Liqid Matrix. `hosts` names the compute device of a host if its name differs from the host's."""
 
     group: str = Field(
-        default="campaign", min_length=1, description="the group that machines are made in; nobody else should use it"
+        default="campaign", min_length=1, description="group in which machines are created. No other user should use it"
     )
-    create_group: bool = Field(default=False, description="make the group where the Matrix has none of that name")
+    create_group: bool = Field(default=False, description="create the group if the Matrix does not have it")
     label: str = Field(
         default="composable-campaign",
         pattern=r"^[A-Za-z0-9_.-]+$",
-        description="label of the session (digest); logging in ends an older session of the same label",
+        description="label of the session (digest). A login ends an older session with the same label",
     )
     poll_s: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="seconds between two polls of an operation that the Matrix has not finished"
+        default=1.0, description="poll interval of an unfinished operation in seconds"
     )
     attach_mode: AttachMode = Field(
         default="hot",
-        description="`hot`: hosts keep running; `reboot`: a host is rebooted when its devices are attached; `powered_off`: it is "
-        "started when they are, and shut down before they are taken away",
+        description="`hot`: hosts keep running; `reboot`: a host is rebooted after its devices are attached; `powered_off`: a host "
+        "is started after its devices are attached, and shut down before they are detached",
     )
 
     @field_validator("label")
@@ -63,7 +63,7 @@ class LiqidOptions(ControlPlaneOptions):
         """Reject a session label that Liqid's own software uses."""
         if label.lower() in RESERVED_LABELS:
             raise ValueError(
-                f"the label {label!r} is reserved for Liqid's own Slurm plugin, whose session would be ended; choose another"
+                f"the label {label!r} is reserved for Liqid's Slurm plugin (a login would end its session); use another label"
             )
         return label
 
@@ -82,7 +82,7 @@ class MatrixRefusal(FabricError):
 
 
 class ReadRefused(MatrixRefusal, Refused):
-    """The Matrix refuses a read as it is."""
+    """Refusal of a read request by the Matrix. A retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class LiqidApi:
                 str(get_nested(record, "name")): record for record in records if isinstance(record, Mapping)
             }
         if missing_names := [device.name for device in device_list if device.name not in status_by_name]:
-            raise FabricError(f"the Matrix has no status of {', '.join(missing_names)}")
+            raise FabricError(f"the Matrix does not report the status of {', '.join(missing_names)}")
         return status_by_name
 
     def build_pool_body(self, group: MatrixObject) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class LiqidApi:
             self.send_change("POST", "fabric/reprogram", machine)
         except MatrixRefusal as error:
             self.try_change("POST", cancel_path, machine)
-            raise OutcomeUnknown(f"{error}; which devices are connected now is unknown") from error
+            raise OutcomeUnknown(f"{error}; it is unknown which devices are connected now") from error
 
     def _begin_edit(
         self, begin_path: str, cancel_path: str, body: Any, may_cancel: Callable[[MatrixRefusal], bool]
@@ -266,7 +266,9 @@ class LiqidApi:
             self._log_in()
             answer = send()
         if _is_session_unknown(answer):
-            raise FabricError(f"{self.client.base}: refused after a successful login ({answer.summarize()})")
+            raise FabricError(
+                f"{self.client.base}: the Matrix refuses the session after a successful login ({answer.summarize()})"
+            )
         return answer
 
     def _wait_before_login(self, attempt: int) -> None:
@@ -290,7 +292,7 @@ class LiqidApi:
                 return
             if not _LABEL_IN_USE.search(message):
                 break
-        raise FabricError(f"{self.client.base}: login as {account.user!r} ({self._options.label}): {message}")
+        raise FabricError(f"{self.client.base}: login as {account.user!r} ({self._options.label}) failed: {message}")
 
     def _create_digest_key(self, account: Login) -> tuple[str, str]:
         """Replace the digest key of the session label, and return (message of the Matrix, new key).
@@ -301,17 +303,17 @@ class LiqidApi:
         self.client.add_secret(account.password)
         encoded_login = base64.b64encode(f"{account.user}:{account.password}".encode()).decode()
         headers, path = {"Authorization": f"Basic {encoded_login}"}, f"{self._base_path}/digest/{self._options.label}"
-        with suppress(OutcomeUnknown):  # there may be no key to delete; creating the new one shows any problem
+        with suppress(OutcomeUnknown):  # There may be no key to delete. Creating the new key shows any problem.
             self.client.send_change("DELETE", path, headers=headers, secret=True)
         try:
             answer = self.client.send_change("POST", path, headers=headers, secret=True)
         except OutcomeUnknown as error:
-            raise FabricError(f"{self.client.base}: login: {error}") from error
+            raise FabricError(f"{self.client.base}: login failed: {error}") from error
         envelope = snapshot.parse_envelope(answer.body)
         key = next((get_nested(record, "digest_key") for record in envelope.data), None) if envelope else None
         message = answer.summarize() if envelope is None or envelope.is_success else envelope.message
         if answer.is_refusal and not _LABEL_IN_USE.search(message):
-            raise Refused(f"{self.client.base}: login as {account.user!r} ({self._options.label}): {message}")
+            raise Refused(f"{self.client.base}: login as {account.user!r} ({self._options.label}) failed: {message}")
         return message, key if envelope is not None and envelope.is_success and isinstance(key, str) else ""
 
     def _wait_until_done(self, operation: str, path: str) -> None:
@@ -329,9 +331,11 @@ class LiqidApi:
                 self.client.sleep(self._options.poll_s)
                 answer = self.client.get(path)
             except FabricError as error:
-                raise OutcomeUnknown(f"{operation}: begun, and then: {error}") from error
+                raise OutcomeUnknown(
+                    f"{operation}: the operation was accepted, but its status cannot be read: {error}"
+                ) from error
             if answer.status == 404:
-                return  # the Matrix forgets operations that are done
+                return  # The Matrix forgets completed operations.
             envelope = snapshot.parse_envelope(answer.body)
             state = snapshot.find_execution_state(envelope.data).upper() if envelope is not None else ""
             if state == "SUCCESS":
@@ -340,9 +344,11 @@ class LiqidApi:
                 message = (
                     next((str(get_nested(record, "message") or "") for record in envelope.data), "") if envelope else ""
                 )
-                raise MatrixRefusal(f"{operation}: failed: {message or 'no reason given'}")
+                raise MatrixRefusal(f"{operation}: the operation failed: {message or 'the Matrix gave no reason'}")
             silent_polls = 0 if state == "PENDING" else silent_polls + 1
-        raise OutcomeUnknown(f"{operation}: begun, and {_MAX_SILENT_POLLS} answers did not say what came of it")
+        raise OutcomeUnknown(
+            f"{operation}: the operation was accepted, but {_MAX_SILENT_POLLS} answers did not contain its status"
+        )
 
 
 def _is_session_unknown(answer: Answer) -> bool:

@@ -4,8 +4,8 @@ Composing marks the devices, creates machines, moves devices into the group and 
 that of Liqid's own SDK. Every step first checks if it was already done, so that the work of a dead process is continued.
 
 A deleted machine leaves its devices in the group. Devices are therefore released from both, or they would never become free.
-Marks are removed last, and only from devices that the Matrix shows as free again. Whatever interrupts a release can thus be
-found by the marks.
+Marks are removed last, and only from devices that the Matrix shows as free again. The devices of an interrupted release can
+thus be found by their marks.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def plan_assignments(change: LeaseChange, snapshot: MatrixSnapshot, group: Matri
         device_names = (snapshot.find_compute_device(host), *names)
         if missing_names := [name for name in device_names if name not in snapshot.devices]:
             raise NoMatch(
-                f"{lease_id}: the Matrix has no {', '.join(missing_names)} (for {host}); see `hosts` of its options"
+                f"{lease_id}: the Matrix has no {', '.join(missing_names)} (for {host}); correct `hosts` of the fabric"
             )
         name = make_machine_name(lease_id, host)
         assignment = HostAssignment(
@@ -96,8 +96,10 @@ def plan_assignments(change: LeaseChange, snapshot: MatrixSnapshot, group: Matri
             if holder := _find_other_holder(device, assignment, snapshot, lease_id, group):
                 holder_by_device[device.name] = holder
     if holder_by_device:
-        conflicts = ", ".join(f"{name} by {holder}" for name, holder in holder_by_device.items())
-        raise Conflict(f"{lease_id}: no longer free: {conflicts}", dict.fromkeys(holder_by_device.values()))
+        conflicts = ", ".join(f"{name} is held by {holder}" for name, holder in holder_by_device.items())
+        raise Conflict(
+            f"{lease_id}: selected devices are no longer free: {conflicts}", dict.fromkeys(holder_by_device.values())
+        )
     return assignments
 
 
@@ -140,8 +142,8 @@ class Attachment:
         self._group = snapshot.find_group(options.group)
         if self._group is None and not options.create_group:
             names = ", ".join(str(get_nested(group, "group_name")) for group in snapshot.groups) or "none"
-            rule = f"the Matrix has no group {options.group!r}; there are: {names}"
-            raise Incompatible(f"{rule}. Name one of them (`group`), or set `create_group: true`", rule)
+            rule = f"the Matrix has no group {options.group!r}; its groups are: {names}"
+            raise Incompatible(f"{rule}. Set `group` to one of them, or set `create_group: true`", rule)
 
     def run(self) -> None:
         """Mark the devices of the lease, create its machines and connect the devices.
@@ -160,7 +162,7 @@ class Attachment:
                 self._compose_machines()
         except MatrixRefusal as error:
             if error.is_busy and not self.attached_ids:
-                hint = "if nobody does that any more, cancel it in Liqid's own console"
+                hint = "if no user is editing, cancel the edit in Liqid's console"
                 raise Busy(f"{lease_id}: {error}; {hint}", self._find_editors(error)) from error
             failed_ids = [
                 name
@@ -180,7 +182,7 @@ class Attachment:
             f"machine {self.snapshot.format_machine_name(n)}" for n in mentioned_numbers if n in self.snapshot.machines
         ]
         is_about_machine = machines and "machine" in str(error).lower()
-        return machines if is_about_machine else [f"somebody who edits group {self.options.group}"]
+        return machines if is_about_machine else [f"an unknown user who edits group {self.options.group}"]
 
     def _compose_machines(self) -> None:
         """Create missing machines, move devices into the group, and connect them machine by machine."""
@@ -202,15 +204,15 @@ class Attachment:
             is_rehearsing = self.api.client.is_rehearsing
             self._group = body if is_rehearsing else MatrixSnapshot({}, self.api.get_data("group")).find_group(name)
         if self._group is None:
-            raise ProtocolViolation(f"the Matrix made group {self.options.group}, but does not list it")
+            raise ProtocolViolation(f"the Matrix accepted group {self.options.group}, but does not list it")
         return self._group
 
     def _create_machine(self, assignment: HostAssignment) -> None:
         """Create the Liqid machine of a host in the campaign's group, and remember its number."""
         mach_id = find_first_number(self.api.get_data("machine/nextid"))
         if mach_id is None:
-            raise ProtocolViolation("GET machine/nextid: no number in the answer")
-        if self.api.client.is_rehearsing:  # no machine is created, so the next number stays the same
+            raise ProtocolViolation("GET machine/nextid: the answer has no number")
+        if self.api.client.is_rehearsing:  # No machine is created, so the next number stays the same.
             mach_id += sum(assignment.machine is not None for assignment in self.assignments)
         body: dict[str, Any] = {
             "index": None,
@@ -252,9 +254,8 @@ class Attachment:
                     body = {"deviceStatus": statuses[device.name], "group": group}
                     self.api.send_change("POST", f"predevice/{device.path}", body)
         except MatrixRefusal:
-            self.remember(
-                POOL_EDIT_HANDLE, previous_handle
-            )  # the edit never began or was cancelled, so an existing edit belongs to another client
+            # The edit never began or was cancelled, so an existing edit belongs to another client.
+            self.remember(POOL_EDIT_HANDLE, previous_handle)
             raise
         return statuses
 
@@ -293,7 +294,7 @@ class Attachment:
 
         Raises Incompatible if the Matrix gave a new machine another name, ProtocolViolation if the Matrix does not list it.
         """
-        assert assignment.machine is not None  # created or found before
+        assert assignment.machine is not None  # It was created or found before.
         if self.api.client.is_rehearsing:
             return assignment.machine
         mach_id = get_nested(assignment.machine, "mach_id")
@@ -304,11 +305,11 @@ class Attachment:
                 # The machine is still empty, and its name would not show that it belongs to this lease.
                 self.api.try_change("DELETE", f"machine/{mach_id}")
                 rule = (
-                    f"the Matrix calls machine {assignment.machine_name}, which "
-                    f"it made, {name!r}; leases are found by these names"
+                    f"the Matrix changed the name of the new machine {assignment.machine_name} to {name!r}; leases are "
+                    "identified by these names"
                 )
                 raise Incompatible(f"{self.change.tag.lease_id}: {rule}", rule)
-        raise ProtocolViolation(f"the Matrix made machine {assignment.machine_name}, but does not list it")
+        raise ProtocolViolation(f"the Matrix accepted machine {assignment.machine_name}, but does not list it")
 
 
 def predict_snapshot(
@@ -333,7 +334,7 @@ def predict_snapshot(
         )
     group_object = next(group_record for group_record in groups if get_nested(group_record, "group_name") == group_name)
     for assignment in assignments:
-        assert assignment.machine is not None  # every assignment has a machine by now
+        assert assignment.machine is not None  # Every assignment has a machine by now.
         mach_id = _parse_id(assignment.machine, "mach_id")
         machines[mach_id] = assignment.machine
         for device in assignment.devices:
@@ -371,15 +372,15 @@ class Detachment:
         """Release all devices of the lease, and return the sorted names of devices that the Matrix did not release."""
         group, machines = self._group, self._find_machines()
         lease_devices = {device.name: device for device in self._find_devices(machines)}
-        groups = {parse_number(get_nested(each, "grp_id")) for each in self.snapshot.groups}
+        groups = {parse_number(get_nested(group_record, "grp_id")) for group_record in self.snapshot.groups}
         for device in lease_devices.values():
             if device.machine is not None and device.machine not in self.snapshot.machines:
                 raise ProtocolViolation(
-                    f"the Matrix shows {device.name} in machine {device.machine}, which it does not list"
+                    f"the Matrix reports {device.name} in machine {device.machine}, but does not list this machine"
                 )
             if device.group is not None and device.group not in groups:
                 raise ProtocolViolation(
-                    f"the Matrix shows {device.name} in group {device.group}, which it does not list"
+                    f"the Matrix reports {device.name} in group {device.group}, but does not list this group"
                 )
         if not lease_devices and not machines and not self._has_edited_pool:
             return ()
@@ -445,7 +446,7 @@ class Detachment:
                 self._disconnect_devices(own_devices, machine, self._group)
         except MatrixRefusal as error:
             if error.is_busy:
-                raise Busy(f"{self.change.tag.lease_id}: {error}", ("somebody who edits the Matrix",)) from error
+                raise Busy(f"{self.change.tag.lease_id}: {error}", ("an unknown user who edits the Matrix",)) from error
             self.stuck_names.update(device.name for device in own_devices)
 
     def _delete_machine(self, machine: MatrixObject) -> None:
@@ -456,7 +457,7 @@ class Detachment:
         except MatrixRefusal as error:
             if not (error.is_busy and error.mentions_number(get_nested(machine, "mach_id"))):
                 raise
-            # The machine is of this lease, and so is its edit: a dead process left it.
+            # The machine and its edit belong to this lease: a dead process left the edit.
             self.api.try_change("POST", "fabric/edit/cancel", machine)
             self.api.send_change("DELETE", path)
 
@@ -527,6 +528,6 @@ class Detachment:
             records = self.api.get_data("predevice")
         except FabricError as error:
             raise OutcomeUnknown(
-                f"{self.change.tag.lease_id}: released, but this could not be confirmed: {error}"
+                f"{self.change.tag.lease_id}: the devices were released, but this could not be confirmed: {error}"
             ) from error
         return {device.name: device for record in records if (device := parse_device(record, None)) is not None}

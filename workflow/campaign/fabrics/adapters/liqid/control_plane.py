@@ -56,7 +56,7 @@ class LiqidControlPlane(ControlPlane):
         """Return the capabilities of a Liqid Matrix, with the attach mode of the options."""
         return Capabilities(
             attach_mode=self._options.attach_mode,
-            note="written from Liqid's public SDKs (3.4); not run against a real Matrix",
+            note="the adapter follows Liqid's public SDKs (3.4), and was not run against a real Matrix",
         )
 
     def read_view(self) -> FabricView:
@@ -109,9 +109,11 @@ class LiqidControlPlane(ControlPlane):
         try:
             stuck_names = Detachment(self._api, self._options, self._read_snapshot(), change).run()
         except FabricError as error:
-            raise PartialFailure(f"{busy}; and taking back what was begun: {error}", (), ids) from error
+            raise PartialFailure(f"{busy}; the steps done so far could not be undone: {error}", (), ids) from error
         if stuck_names:
-            raise PartialFailure(f"{busy}; and not taken back: {', '.join(stuck_names)}", (), ids) from busy
+            raise PartialFailure(
+                f"{busy}; these devices could not be released again: {', '.join(stuck_names)}", (), ids
+            ) from busy
 
     def detach(self, change: LeaseChange) -> tuple[str, ...]:
         """Release the devices of a lease, and return the names of devices that the Matrix did not release."""
@@ -145,7 +147,7 @@ def build_view(snapshot: MatrixSnapshot) -> FabricView:
 
 
 def _read_p2p_by_host(snapshot: MatrixSnapshot) -> dict[str, bool]:
-    """Return, by host, True or False for peer-to-peer between the devices of its machine. Unknown values are left out."""
+    """Return the peer-to-peer state (on or off) of the machine of each host, by host. Unknown states are left out."""
     p2p_by_word = {"on": True, "off": False}
     p2p_by_machine = {
         machine_number: p2p_by_word.get(str(get_nested(machine, "p2p")).lower())
@@ -211,9 +213,7 @@ def _find_host_holders(snapshot: MatrixSnapshot) -> dict[str, str]:
     for compute, host in snapshot.hosts.items():
         liqid_device = snapshot.devices.get(compute)
         if liqid_device is None:
-            holders[host] = (
-                f"nobody: the Matrix has no compute device {compute!r} (see `hosts` of the fabric's options)"
-            )
+            holders[host] = f"no user: the Matrix has no compute device {compute!r} (see `hosts` of the fabric)"
             continue
         holder = snapshot.find_holder(liqid_device)
         if holder is None and liqid_device.machine is not None:
@@ -246,7 +246,7 @@ def read_snapshot(api: LiqidApi, hosts: Mapping[str, str], groups: Sequence[Any]
     for record in machines:
         mach_id = parse_number(get_nested(record, "mach_id"))
         if mach_id is not None and machine_by_number.setdefault(mach_id, record) != record:
-            raise ProtocolViolation(f"the Matrix lists two machines of the number {mach_id}")
+            raise ProtocolViolation(f"the Matrix lists two machines with the number {mach_id}")
     own_machines = [n for n, record in machine_by_number.items() if is_machine_name(get_nested(record, "mach_name"))]
     details = {n: _read_machine_details(api, machine_by_number[n]) for n in own_machines}
     return build_snapshot(groups, machine_by_number, predevices, infos, details, hosts)

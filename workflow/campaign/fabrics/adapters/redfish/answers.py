@@ -80,7 +80,7 @@ def get_collection_members(collection: Json) -> list[Json]:
         if isinstance(container.get("Members"), list):
             return get_mappings(container, "Members")
     address = collection.get("@odata.id", "a collection")
-    raise ProtocolViolation(f"{address}: no Members, neither at the top nor in Links")
+    raise ProtocolViolation(f"{address}: the collection has no Members, neither at the top level nor in Links")
 
 
 def find_next_page(collection: Json) -> str | None:
@@ -181,9 +181,9 @@ def build_error(answer: Answer, operation: str) -> FabricError:
     if tokens & _CONFLICT_MESSAGES and status < 500:
         return Conflict(text, _find_holders(messages))
     if status >= 500:
-        return OutcomeUnknown(f"{text} (reading back will show whether it was done)")
+        return OutcomeUnknown(f"{text} (read the state back to see if the change was made)")
     if tokens & _LOGIN_MESSAGES or status in (401, 403, 407):
-        return Refused(f"{text} (the account lacks the right; check its role and the fabric's `credentials`)")
+        return Refused(f"{text} (the account lacks the privilege; check its role and the fabric's `credentials`)")
     if tokens & _NO_MATCH_MESSAGES:
         return NoMatch(text)
     if tokens & _MISSING_MESSAGES or status in (404, 410):
@@ -191,8 +191,8 @@ def build_error(answer: Answer, operation: str) -> FabricError:
     if status in (409, 412, 423, 425, 429):
         return Busy(text)
     if 400 <= status < 500:
-        return Incompatible(text, "the fabric refuses it: " + text)
-    return FabricError(f"{text} (neither done nor refused; check the fabric's `url`)")
+        return Incompatible(text, "the fabric refuses the change: " + text)
+    return FabricError(f"{text} (unexpected HTTP status; check the fabric's `url`)")
 
 
 def build_read_error(answer: Answer, operation: str) -> FabricError:
@@ -256,7 +256,7 @@ def check_task(answer: Answer, operation: str, monitor: str) -> Answer | None:
         return None
     if answer.status in (404, 410):
         raise OutcomeUnknown(
-            f"{operation}: its task {monitor} is gone (HTTP {answer.status}); reading back tells how it ended"
+            f"{operation}: task {monitor} no longer exists (HTTP {answer.status}); read the state back to see its result"
         )
     if not answer.is_success:
         raise build_error(answer, operation)
@@ -287,9 +287,9 @@ def _add_task_location(answer: Answer) -> Answer:
 
 def _build_task_error(task: Json, operation: str) -> FabricError:
     """Convert a failed Redfish task (Exception, Killed or Cancelled) into the matching FabricError, using its Messages."""
-    messages = parse_messages(task) or (ServiceMessage("", "no message"),)
+    messages = parse_messages(task) or (ServiceMessage("", "the task has no message"),)
     tokens = {message.token for message in messages}
-    text = f"{operation}: its task ended as {task.get('TaskState')}: {_format_messages(messages)}"
+    text = f"{operation}: the task ended with state {task.get('TaskState')}: {_format_messages(messages)}"
     if tokens & _CONFLICT_MESSAGES:
         return Conflict(text, _find_holders(messages))
     if tokens & _BUSY_MESSAGES:
@@ -297,6 +297,6 @@ def _build_task_error(task: Json, operation: str) -> FabricError:
     if tokens & _NO_MATCH_MESSAGES:
         return NoMatch(text)
     if "IncompatibleZone" in tokens:
-        return Incompatible(text, "zones: blocks must share a zone")
+        return Incompatible(text, "zones: all blocks of a system must share a zone")
     # A task that failed midway may have done a part of its changes.
     return OutcomeUnknown(text)

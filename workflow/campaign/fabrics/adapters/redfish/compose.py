@@ -32,13 +32,13 @@ from campaign.fabrics.http.response import get_mapping, get_nested
 
 
 class HostPower:
-    """Switching of hosts off before their devices change, and on after it (ComputerSystem.Reset).
+    """Power control of hosts, which are off while their devices change (ComputerSystem.Reset).
 
     It does nothing unless `attach_mode` is `powered_off`.
     """
 
     def __init__(self, service: RedfishService, options: RedfishOptions) -> None:
-        """Prepare the switching, which is enabled by the attach mode `powered_off`."""
+        """Prepare power control, which the attach mode `powered_off` enables."""
         self._service = service
         self._is_enabled = options.attach_mode == "powered_off"
         self._poll_s = options.poll_s
@@ -75,7 +75,9 @@ class HostPower:
             try:
                 self._service.client.sleep(self._poll_s)
             except FabricError as error:
-                raise OutcomeUnknown(f"{path}: not {target_state} in time ({error})") from error
+                raise OutcomeUnknown(
+                    f"{path}: the system did not reach power state {target_state} in time ({error})"
+                ) from error
 
 
 class SystemComposer:
@@ -106,7 +108,7 @@ class SystemComposer:
             if missing_ids:
                 attached_ids = [name for name in names if name not in missing_ids]
                 raise PartialFailure(
-                    f"{existing_system.name}: composed before without {', '.join(missing_ids)}",
+                    f"{existing_system.name}: an earlier attempt composed this system without {', '.join(missing_ids)}",
                     attached_ids,
                     missing_ids,
                 )

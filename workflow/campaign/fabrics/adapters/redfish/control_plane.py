@@ -45,7 +45,7 @@ class RedfishControlPlane(ControlPlane):
             attach_mode=self._options.attach_mode,
             max_devices_per_host=max(limits) if limits and len(limits) == len(zones) else self._pool_size,
             gives_host_id=True,
-            note="run against emulators and foreign Redfish clients and servers; not against a vendor's service",
+            note="the adapter was run against emulators and third-party clients and servers, but not against a vendor's service",
             read_only="" if self._last_view is None else self._last_view.reading.read_only,
         )
 
@@ -54,8 +54,8 @@ class RedfishControlPlane(ControlPlane):
         return self._read_view().view
 
     def _read_view(self) -> ServiceView:
-        # Read claims first: a system that is composed during the reading then merely counts as not shown yet.
         """Read the Redfish service and the claims of leases, and return both combined."""
+        # Claims are read first, so that a system that is composed during the reading only counts as not shown yet.
         state = self._state.read()
         self._last_view = ownership.build_service_view(self._reader.read_service(), self._hosts, self._options, state)
         return self._last_view
@@ -80,13 +80,15 @@ class RedfishControlPlane(ControlPlane):
         attached_ids: list[str] = []
         for host, names in change.hosts.items():
             host_block = service_view.hosts.get(host)
-            if host_block is None:  # the host has no pooled devices and no block that could be held
+            if host_block is None:  # The host has no pooled devices, and no block that could be held.
                 continue
             try:
                 composer.compose_system(host, host_block, remember)
             except (Busy, Conflict, Incompatible, NoMatch) as error:
                 if attached_ids:
-                    raise PartialFailure(f"{host}: {error}; other hosts are done", attached_ids, names) from error
+                    raise PartialFailure(
+                        f"{host}: {error}; earlier hosts of the lease are composed", attached_ids, names
+                    ) from error
                 raise
             attached_ids.extend(names)
 
@@ -105,7 +107,7 @@ class RedfishControlPlane(ControlPlane):
                 composer.delete_system(host)
             except (Busy, Conflict, Incompatible) as error:
                 if isinstance(error, Busy) and number == 0:
-                    raise  # nothing was changed
+                    raise  # Nothing was changed.
                 stuck_ids.extend(change.hosts.get(host) or (host,))
         return tuple(dict.fromkeys(stuck_ids))
 

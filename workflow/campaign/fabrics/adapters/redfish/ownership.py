@@ -133,7 +133,7 @@ def _find_host_block(reading: ServiceReading, host: str, options: RedfishOptions
     A host without a block has no pooled devices.
     """
     blocks = _find_blocks_by_name(reading.blocks.values(), options.hosts.get(host, host))
-    # A block that the options name as a host is one whatever its type. A block without a type is a host by its name alone.
+    # A block that the options name as a host is a host of any type. A block without a type is a host if its name matches.
     return next((b for b in blocks if b.is_host or not b.types or host in options.hosts), None)
 
 
@@ -146,7 +146,7 @@ def _find_blocks_by_name(blocks: Iterable[ResourceBlock], name: str) -> list[Res
 def _find_host_name(
     system: ComputerSystem, hosts: Mapping[str, ResourceBlock], leases_by_system: Mapping[str, SystemOwner]
 ) -> str:
-    """Return the system file's name of the host that a Redfish system is, or a description of the system if it has none."""
+    """Return the host name of a Redfish system in the system file, or a description of the system if it has none."""
     host_name = next((host for host, block in hosts.items() if block.uri in system.blocks), None)
     if host_name is not None:
         return host_name
@@ -219,7 +219,7 @@ def _determine_uses(
         return [BlockUse("unknown", holder=next(iter(holders), None), other_holders=tuple(filter(None, holders[1:])))]
     if block.state not in _ATTACHED_STATES:
         return [BlockUse("composing" if block.state == "Composing" else "unknown", holder=holders[0])]
-    unlisted_holders = ("somebody that the service does not list",) * (block.composition_count > len(listing_systems))
+    unlisted_holders = ("a system that the service does not list",) * (block.composition_count > len(listing_systems))
     return [
         BlockUse("in_use", host_by_system[path], holder, unlisted_holders)
         for path, holder in zip(system_paths, holders, strict=True)
@@ -266,9 +266,9 @@ def _find_host_holders(
         if names:
             holders[host] = names[0]
         elif state == "reserved":
-            holders[host] = "another client that reserved it"
+            holders[host] = "another client, which reserved it"
         elif state != "free":
-            holders[host] = f"the fabric, which says that it is {block.state}"
+            holders[host] = f"the fabric, which reports the state {block.state}"
         if names[1:]:
             further_holders[host] = tuple(names[1:])
     return holders, further_holders
@@ -298,7 +298,7 @@ def find_rule_violation(service_view: ServiceView, change: LeaseChange) -> str |
     Blocks must be used as a whole, all blocks of a system must share a zone, and the limits of that zone apply.
     """
     if service_view.reading.read_only:
-        return f"read only: {service_view.reading.read_only}"
+        return f"read-only: {service_view.reading.read_only}"
     for host, names in change.hosts.items():
         blocks = {
             service_view.blocks[name].uri: service_view.blocks[name] for name in names if name in service_view.blocks
@@ -306,17 +306,17 @@ def find_rule_violation(service_view: ServiceView, change: LeaseChange) -> str |
         for block in blocks.values():
             part_ids = [name for name, other_block in service_view.blocks.items() if other_block.uri == block.uri]
             if not set(part_ids) <= set(names):
-                return f"blocks: {', '.join(part_ids)} are one resource block and go to one host together"
+                return f"blocks: {', '.join(part_ids)} are one resource block and must be attached to one host together"
         host_block = service_view.hosts.get(host)
         if host_block is None:
             if blocks:
-                return f"hosts: {host} is no compute block of the service (see `hosts`)"
+                return f"hosts: the service has no compute block for {host} (see `hosts`)"
             continue
         if service_view.reading.zones and blocks:
             all_blocks = (host_block, *blocks.values())
             zones = service_view.find_shared_zones(all_blocks)
             if not zones:
-                return f"zones: {host} and {', '.join(names)} share no resource zone"
+                return f"zones: {host} and {', '.join(names)} are not in a common resource zone"
             counts = {kind: sum(kind in block.types for block in all_blocks) for kind in _LIMITED_BLOCK_TYPES}
             rules = [_check_zone_limits(zone, counts) for zone in zones]
             if all(rules):
@@ -329,9 +329,11 @@ def _check_zone_limits(zone: ResourceZone, counts: Mapping[str, int]) -> str | N
     limits = dict(zone.limits)
     for kind, count in counts.items():
         if count > limits.get(f"Max{kind}", count):
-            return f"zone {zone.id} allows {limits[f'Max{kind}']} blocks of type {kind} in a system, not {count}"
+            return (
+                f"zone {zone.id} allows at most {limits[f'Max{kind}']} blocks of type {kind} in a system, not {count}"
+            )
         if count < limits.get(f"Min{kind}", 0) and kind not in ("Compute", "ComputerSystem"):
-            return f"zone {zone.id} wants {limits[f'Min{kind}']} blocks of type {kind} in a system, not {count}"
+            return f"zone {zone.id} requires at least {limits[f'Min{kind}']} blocks of type {kind} in a system, not {count}"
     return None
 
 
@@ -396,7 +398,7 @@ def find_lease_by_name(system: ComputerSystem) -> SystemOwner | None:
         return None
     tag = decode_tag(system.description)
     if tag is None or tag.lease_id != lease_and_host[0]:
-        tag = Tag(lease_and_host[0], "", "", 0.0, ())  # campaign and owner are unknown
+        tag = Tag(lease_and_host[0], "", "", 0.0, ())  # Campaign and owner are unknown.
     return SystemOwner(tag, lease_and_host[1])
 
 
@@ -429,7 +431,7 @@ def find_leased_systems(
             block_paths = {host_block.uri, *(blocks[name].uri for name in names)}
             candidates = (system for system in systems.values() if system.uri not in leases_by_system)
             # If the answer was lost, the system is one with all requested blocks. Another client may have added blocks since.
-            matches = (
+            matching_systems = (
                 candidate
                 for candidate in candidates
                 if (
@@ -438,7 +440,7 @@ def find_leased_systems(
                     else matches_handle(candidate, handle, block_paths)
                 )
             )
-            if (candidate := next(matches, None)) is not None:
+            if (candidate := next(matching_systems, None)) is not None:
                 leases_by_system[candidate.uri] = SystemOwner(tags[lease_id], held_host.name)
     return leases_by_system
 

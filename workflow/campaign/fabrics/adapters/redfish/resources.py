@@ -21,10 +21,10 @@ from campaign.spec.hardware import NETWORK_KIND, STORAGE_KIND, Health, Link
 
 SPECIFIC_COMPOSITION = "ComputerSystemComposition"
 CONSTRAINED_COMPOSITION = "ComputerSystemConstrainedComposition"
-NO_COMPOSITION_SERVICE = "the service shows its blocks and composes nothing (it has no CompositionService)"
+NO_COMPOSITION_SERVICE = "the service lists its blocks but cannot compose systems (it has no CompositionService)"
 ONLY_CONSTRAINED_COMPOSITION = (
-    "the service chooses devices by constraints "
-    f"({CONSTRAINED_COMPOSITION}) and takes no exact ones ({SPECIFIC_COMPOSITION})"
+    f"the service chooses devices by constraints ({CONSTRAINED_COMPOSITION}) and does not support "
+    f"requests for specific devices ({SPECIFIC_COMPOSITION})"
 )
 HOST_BLOCK_TYPES = {"Compute", "ComputerSystem"}
 _KIND_BY_PART_PROPERTY = (
@@ -186,7 +186,7 @@ def parse_zone(body: Json) -> ResourceZone:
 
 
 def parse_capabilities(body: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (use cases, addresses of the objects that describe them) of a zone or of the collection of systems."""
+    """Return the use cases of a zone or collection of systems, and the addresses of the objects that describe them."""
     records = get_mappings(body, "@Redfish.CollectionCapabilities", "Capabilities")
     objects = tuple(path for record in records if (path := get_reference_path(record.get("CapabilitiesObject"))))
     return tuple(str(record.get("UseCase")) for record in records), objects
@@ -377,8 +377,8 @@ class ServiceReader:
             blocks_path = get_reference_path(root.get("ResourceBlocks"))
             if blocks_path is None:
                 raise FabricError(
-                    f"{base_url}: a Redfish service without CompositionService and without ResourceBlocks; "
-                    "Falcon boxes are for the adapter `h3`"
+                    f"{base_url}: the Redfish service has neither a CompositionService nor ResourceBlocks; "
+                    "for Falcon boxes, use the adapter `h3`"
                 )
             return ServiceReading(
                 {}, {}, (), {}, blocks_path=blocks_path, systems_path="", read_only=NO_COMPOSITION_SERVICE
@@ -390,11 +390,11 @@ class ServiceReader:
         )
         if service_enabled is not None and not is_true(service_enabled):
             raise FabricError(
-                f"{base_url}: its CompositionService is switched off "
-                f"(ServiceEnabled is {service_enabled!r}); switch it on at the service"
+                f"{base_url}: the CompositionService is disabled "
+                f"(ServiceEnabled is {service_enabled!r}); enable it in the service"
             )
         if blocks_path is None:
-            raise FabricError(f"{base_url}: its CompositionService has no ResourceBlocks")
+            raise FabricError(f"{base_url}: the CompositionService has no ResourceBlocks")
         zones = self._add_zone_limits(
             tuple(map(parse_zone, self._service.read_collection(composition_service, "ResourceZones"))), systems_path
         )

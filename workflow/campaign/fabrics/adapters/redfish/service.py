@@ -47,14 +47,17 @@ class RedfishOptions(ControlPlaneOptions):
     """
 
     auth: Literal["session", "basic"] = Field(
-        default="session", description="how to log in: a session, which is ended at close, or Basic with every request"
+        default="session",
+        description="kind of login: `session` opens a session and ends it at close, `basic` sends the login with every request",
     )
     attach_mode: Literal["hot", "powered_off"] = Field(
         default="hot",
-        description="`powered_off`: hosts are forced off before devices change, and switched on after (ComputerSystem.Reset)",
+        description="`hot`: hosts keep running; `powered_off`: hosts are forced off before their devices change, and switched on "
+        "afterwards (ComputerSystem.Reset)",
     )
     poll_s: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="seconds between two polls of a task or a power state, where the service does not say"
+        default=1.0,
+        description="poll interval of a task or power state in seconds, if the service does not specify one",
     )
 
 
@@ -93,8 +96,8 @@ class RedfishService:
             try:
                 root = self._parse_resource(answer, ROOT_PATH)
             except ResourceMissingError as error:
-                raise Refused(f"{error}; no Redfish service is at this address (`fabric: url`)") from error
-            self._root = {**get_mapping(root, "Links"), **root}  # some services have their collections there
+                raise Refused(f"{error}; there is no Redfish service at this address (`fabric: url`)") from error
+            self._root = {**get_mapping(root, "Links"), **root}  # Some services have their collections under Links.
         return self._root
 
     def get_resource(self, path: str) -> dict[str, Any]:
@@ -156,7 +159,7 @@ class RedfishService:
                 if (resource := self._read_member(member)) is not None
             )
             page = find_next_page(body)
-        raise ProtocolViolation(f"{self.client.base}{path}: the collection has no end after {MAX_PAGES} pages")
+        raise ProtocolViolation(f"{self.client.base}{path}: the collection has more than {MAX_PAGES} pages")
 
     def _read_member(self, member: Json) -> dict[str, Any] | None:
         """Return a complete member of a Redfish collection, or None if it was deleted since the collection was read.
@@ -165,7 +168,7 @@ class RedfishService:
         """
         path = get_reference_path(member)
         if path is None:
-            raise ProtocolViolation(f"a member without @odata.id: {str(member)[:200]}")
+            raise ProtocolViolation(f"a member of a collection has no @odata.id: {str(member)[:200]}")
         if set(member) - {"@odata.id", "@odata.type"}:
             return dict(member)
         return self.find_resource(path)
@@ -253,21 +256,25 @@ class RedfishService:
         """
         monitor = find_task_monitor(first_answer)
         if monitor is None:
-            raise OutcomeUnknown(f"{operation}: accepted (202), but the answer does not say where its task is")
+            raise OutcomeUnknown(
+                f"{operation}: the service accepted the request (202), but the answer has no address of its task"
+            )
         answer = first_answer
         while True:
             poll_interval_s = choose_poll_interval(answer, self._poll_s)
-            if self.client.remaining_s() <= poll_interval_s:
-                raise OutcomeUnknown(f"{operation}: its task {monitor} was not done in time (operation_s)")
+            if self.client.compute_remaining_s() <= poll_interval_s:
+                raise OutcomeUnknown(f"{operation}: task {monitor} was not completed in time (operation_s)")
             self.client.sleep(poll_interval_s)
             try:
                 answer = self._get_answer(monitor)
             except FabricError as error:
                 # A request that ends at the time limit of the operation is no fault of the service.
                 problem = (
-                    "cannot be followed" if self.client.remaining_s() > 0 else "was not done in time (operation_s)"
+                    "cannot be polled"
+                    if self.client.compute_remaining_s() > 0
+                    else "was not completed in time (operation_s)"
                 )
-                raise OutcomeUnknown(f"{operation}: its task {monitor} {problem} ({error})") from error
+                raise OutcomeUnknown(f"{operation}: task {monitor} {problem} ({error})") from error
             final_answer = check_task(answer, operation, monitor)
             if final_answer is not None:
                 return final_answer
@@ -282,9 +289,8 @@ class RedfishService:
             root: service root, which has the address of the sessions.
         """
         account = None if self._auth == "none" else read_login(self.client.connection)
-        if (
-            account is not None
-        ):  # otherwise there is no account: some services have no authentication, others answer 401
+        # Without an account, services that have no authentication work, and others answer 401.
+        if account is not None:
             if self._auth == "basic":
                 encoded_login = b64encode(f"{account.user}:{account.password}".encode()).decode()
                 self.client.authorization = {"Authorization": f"Basic {encoded_login}"}
@@ -296,7 +302,7 @@ class RedfishService:
         """Open a Redfish session and use its token from now on. Raises FabricError if the service refuses the login."""
         base_url = self.client.base
         if self.client.is_rehearsing:
-            raise FabricError(f"{base_url}: the session has ended during the rehearsal; start it again")
+            raise FabricError(f"{base_url}: the session ended during the dry run; start the dry run again")
         self.client.authorization = {}
         path = get_nested(root, "Links", "Sessions", "@odata.id")
         try:
@@ -306,12 +312,14 @@ class RedfishService:
             )
         except OutcomeUnknown as error:
             # The outcome of the change is not unknown: it was not sent, because there was no session.
-            raise FabricError(f"{base_url}: cannot log in ({error})") from error
-        token, operation = answer.get_header("X-Auth-Token"), f"{base_url}: logging in as a session"
+            raise FabricError(f"{base_url}: login failed ({error})") from error
+        token, operation = answer.get_header("X-Auth-Token"), f"{base_url}: session login"
         if answer.is_success and not token:
             raise FabricError(f"{operation}: the answer has no X-Auth-Token; try `auth: basic`")
         if answer.status in (401, 403):
-            raise Refused(f"{operation}: user or password is refused (HTTP {answer.status}); see `credentials`")
+            raise Refused(
+                f"{operation}: the service refuses the user or password (HTTP {answer.status}); correct `credentials`"
+            )
         if not answer.is_success or not token:
             raise build_read_error(answer, operation)
         location = answer.get_header("Location")

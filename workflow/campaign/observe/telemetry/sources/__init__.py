@@ -1,6 +1,6 @@
-"""What a sampler reads. One table says which sources there are; each opens probes for what it finds on its host.
+"""Sources of a sampler. Each source opens probes for the devices and counters of its host.
 
-A counter that a host or a device does not have is absent from what a probe reads, never zero.
+If a host or a device lacks a counter, a probe returns no value for it, never zero.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ SOURCES: dict[str, str] = {
 }
 
 SensorReading = tuple[str, str, float] | tuple[str, str, float, float]
-"""Part of the host (`host`, `socket:0`, `gpu:UUID`, `nic:eth0` ..), quantity with its unit as suffix, value; and when that was, in
-Unix seconds, of a sample that others have taken before.
+"""Part of the host (`host`, `socket:0`, `gpu:UUID`, `nic:eth0` ..), quantity with its unit as suffix, and value. The fourth item is
+the Unix time of a sample that the device driver has taken earlier.
 
-Counters end in `_s`, `_j`, `_bytes` or `_count_applied_step` and only ever grow; everything else is a value of the moment.
+Quantities that end in `_s`, `_j`, `_bytes` or `_count` are counters, which only grow. All others are momentary values.
 """
 
 
@@ -31,9 +31,9 @@ Counters end in `_s`, `_j`, `_bytes` or `_count_applied_step` and only ever grow
 class SamplerOptions:
     """Options of a sampler.
 
-    Args:
+    Attributes:
         interval_s: sampling interval in seconds.
-        gauges: directory in which programs publish values of their own; None if there is none.
+        gauges: directory in which programs publish their own values; None for no such directory.
     """
 
     interval_s: float
@@ -41,21 +41,21 @@ class SamplerOptions:
 
 
 class Probe(Protocol):
-    """Values that are read together.
+    """Reader of values that are read together.
 
-    A probe with `max_read_interval_s()` is also read between samples if that is shorter than the interval.
+    A probe with `max_read_interval_s()` is also read between samples if the result is shorter than the sampling interval.
     """
 
     def read(self) -> Iterable[SensorReading]:
-        """Read the current values. An exception ends only this probe."""
+        """Read the current values. After an exception, the probe is no longer read."""
 
 
 class DevicesUnreadableError(Exception):
-    """Error for devices of this host that cannot be read; the message gives the reason."""
+    """Error for devices of this host that cannot be read. The message gives the reason."""
 
 
 def open_probes(options: SamplerOptions) -> tuple[list[Probe], list[str]]:
-    """Open the probes of all sources on this host, and return them with the reasons why devices cannot be read."""
+    """Open the probes of all sources on this host. Return them with the reasons why devices cannot be read."""
     probes: list[Probe] = []
     problems = []
     for name in SOURCES.values():

@@ -1,8 +1,8 @@
-"""The host: processors by socket, memory, disks, network cards and energy, from /proc and /sys.
+"""Processors by socket, memory, disks, network cards and energy of the host, from /proc and /sys.
 
-The files are kept open and read as they are: the same through psutil takes eight times the processor time (27 against 217 us a
-sample on a host of two cores), and it does not tell sockets apart. Sources: proc(5), Documentation/admin-guide/iostats and
-power/powercap of the kernel.
+The files are kept open and parsed directly. psutil would take eight times the processor time (217 instead of 27 us per sample on a
+host with two cores), and it does not distinguish sockets. Sources: proc(5), Documentation/admin-guide/iostats and power/powercap
+of the kernel.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from pathlib import Path
 
 from campaign.observe.telemetry.sources import Probe, SamplerOptions, SensorReading
 
-_SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk's own
-_WORD_BYTES = 4  # InfiniBand counts words
+_SECTOR_BYTES = 512
+"""Sector size in /proc/diskstats, which is the same for all disks."""
+_WORD_BYTES = 4
+"""Size of the words that InfiniBand counts."""
 _SYS = Path("/sys")
 
 
@@ -37,24 +39,26 @@ class _ProcFile:
 
 
 def parse_processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Iterator[SensorReading]:
-    """Parse /proc/stat into seconds since boot that processors were busy, were taken by other guests, and had in total.
+    """Parse /proc/stat into processor seconds since boot: busy time, time taken by other guests, and total time.
 
     Args:
         text: content of the file.
         sockets: socket by processor name (`cpu0`), for the parts `socket:N` if there are several.
         ticks_per_s: clock ticks per second.
     """
-    several = len(set(sockets.values())) > 1
+    has_several_sockets = len(set(sockets.values())) > 1
     sums: dict[tuple[str, str], float] = {}
     for line in text.splitlines():
         name, *ticks = line.split()
         if not name.startswith("cpu"):
-            break  # the rest of the file is long, and not of processors
-        part = "host" if name == "cpu" else f"socket:{sockets[name]}" if several and name in sockets else ""
+            break  # The rest of the file is long and does not concern processors.
+        part = "host" if name == "cpu" else f"socket:{sockets[name]}" if has_several_sockets and name in sockets else ""
         if part:
-            user, nice, system, idle, waiting, irq, softirq, stolen = (float(tick) / ticks_per_s for tick in ticks[:8])
+            user, nice, system, idle, waiting, irq, softirq, stolen_s = (
+                float(tick) / ticks_per_s for tick in ticks[:8]
+            )
             busy = user + nice + system + irq + softirq
-            seconds = {"cpu_busy_s": busy, "cpu_stolen_s": stolen, "cpu_all_s": busy + idle + waiting + stolen}
+            seconds = {"cpu_busy_s": busy, "cpu_stolen_s": stolen_s, "cpu_all_s": busy + idle + waiting + stolen_s}
             for quantity, value in seconds.items():
                 sums[part, quantity] = sums.get((part, quantity), 0.0) + value
     yield from ((part, quantity, value) for (part, quantity), value in sums.items())
@@ -68,8 +72,9 @@ def parse_memory(text: str) -> Iterator[SensorReading]:
 
 
 def parse_disks(text: str, is_disk: Callable[[str], bool]) -> Iterator[SensorReading]:
-    """Parse /proc/diskstats into bytes read and written per whole disk; stacked devices (RAID, LVM, partitions, loops) would
-    count twice.
+    """Parse /proc/diskstats into bytes read and written per whole disk.
+
+    Stacked devices (RAID, LVM, partitions, loop devices) are left out, because their bytes would count twice.
     """
     for line in text.splitlines():
         words = line.split()
@@ -79,9 +84,10 @@ def parse_disks(text: str, is_disk: Callable[[str], bool]) -> Iterator[SensorRea
 
 
 def parse_networks(text: str, is_card: Callable[[str], bool]) -> Iterator[SensorReading]:
-    """Interfaces, from /proc/net/dev: `loopback`; `nic` for what carries traffic; `virtual` for what repeats another's (a bond).
+    """Parse /proc/net/dev into bytes received and sent per interface.
 
-    Where no interface is a card (in a container, on an emulated host), each counts for itself.
+    An interface is `loopback`, `nic` if it carries traffic, or `virtual` if it repeats the traffic of another (a bond). If no
+    interface is a card, as in a container or on an emulated host, each one is a `nic`.
     """
     words = {
         name.strip(): counts.split() for name, _, counts in (line.partition(":") for line in text.splitlines()[2:])
@@ -95,12 +101,13 @@ def parse_networks(text: str, is_card: Callable[[str], bool]) -> Iterator[Sensor
 
 
 def parse_load(text: str) -> Iterator[SensorReading]:
+    """Parse /proc/loadavg into the load average over one minute."""
     yield "host", "load_1min", float(text.split()[0])
 
 
 @dataclass
 class _InfiniBand:
-    """Ports of adapters that are not network interfaces of the kernel's. Unverified on hardware."""
+    """Ports of adapters that are not network interfaces of the kernel. Unverified on hardware."""
 
     counters: Mapping[str, Path]
 
@@ -112,23 +119,23 @@ class _InfiniBand:
 
 @dataclass
 class _PackageEnergy:
-    """Energy counters of processor packages (RAPL), which begin anew at a limit of their own. Unverified on hardware."""
+    """Energy counters of processor packages (RAPL), each of which wraps at its own limit. Unverified on hardware."""
 
     packages: Mapping[str, Path]
     ranges_uj: Mapping[str, float]
     last_uj: dict[str, float] = field(default_factory=dict)
-    turned_uj: dict[str, float] = field(default_factory=dict)
+    wrapped_uj: dict[str, float] = field(default_factory=dict)
 
     def read(self) -> Iterator[SensorReading]:
         for part, directory in self.packages.items():
             now_uj = float((directory / "energy_uj").read_text(encoding="utf-8"))
             if now_uj < self.last_uj.get(part, now_uj):
-                self.turned_uj[part] = self.turned_uj.get(part, 0.0) + self.ranges_uj[part]
+                self.wrapped_uj[part] = self.wrapped_uj.get(part, 0.0) + self.ranges_uj[part]
             self.last_uj[part] = now_uj
-            yield part, "package_energy_j", (now_uj + self.turned_uj.get(part, 0.0)) / 1e6
+            yield part, "package_energy_j", (now_uj + self.wrapped_uj.get(part, 0.0)) / 1e6
 
 
-def socket_by_processor(cpus: Path = _SYS / "devices/system/cpu") -> dict[str, int]:
+def read_sockets_by_processor(cpus: Path = _SYS / "devices/system/cpu") -> dict[str, int]:
     """Return the socket of each processor by name."""
     sockets = {}
     for file in cpus.glob("cpu[0-9]*/topology/physical_package_id"):
@@ -138,11 +145,11 @@ def socket_by_processor(cpus: Path = _SYS / "devices/system/cpu") -> dict[str, i
 
 
 def open_energy_probe(powercap: Path = _SYS / "class/powercap") -> Probe | None:
-    """Open a probe of the processor packages whose energy counters this user may read, or return None."""
+    """Open a probe of the processor packages whose energy counters this user may read, or return None if there are none."""
     packages, ranges_uj = {}, {}
     for directory in sorted(powercap.glob("intel-rapl:*")):
         if directory.name.count(":") > 1:
-            continue  # a part of a package
+            continue  # This is a part of a package.
         with suppress(OSError, ValueError):
             float((directory / "energy_uj").read_text(encoding="utf-8"))
             part = f"socket:{directory.name.rpartition(':')[2]}"
@@ -152,6 +159,7 @@ def open_energy_probe(powercap: Path = _SYS / "class/powercap") -> Probe | None:
 
 
 def open_infiniband_probe(adapters: Path = _SYS / "class/infiniband") -> Probe | None:
+    """Open a probe of the InfiniBand ports with byte counters, or return None if there are none."""
     counters = {
         f"port:{ports.parents[2].name}/{ports.parent.name}": ports
         for ports in sorted(adapters.glob("*/ports/*/counters"))
@@ -160,14 +168,15 @@ def open_infiniband_probe(adapters: Path = _SYS / "class/infiniband") -> Probe |
     return _InfiniBand(counters) if counters else None
 
 
-def _has_device(directory: Path) -> Callable[[str], bool]:
-    """Return a cached predicate that is true for names of hardware devices."""
+def _build_device_predicate(directory: Path) -> Callable[[str], bool]:
+    """Return a cached predicate that returns True for the names of hardware devices."""
     return cache(lambda name: (directory / name / "device").exists())
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
-    ticks_per_s, sockets = os.sysconf("SC_CLK_TCK"), socket_by_processor()
-    is_disk, is_card = _has_device(_SYS / "block"), _has_device(_SYS / "class/net")
+    """Open the probes of this host's processors, memory, disks, networks and energy, and of the sampler itself."""
+    ticks_per_s, sockets = os.sysconf("SC_CLK_TCK"), read_sockets_by_processor()
+    is_disk, is_card = _build_device_predicate(_SYS / "block"), _build_device_predicate(_SYS / "class/net")
     files: dict[str, Callable[[str], Iterator[SensorReading]]] = {
         "stat": lambda text: parse_processors(text, sockets, ticks_per_s),
         "meminfo": parse_memory,
@@ -186,7 +195,7 @@ def open_probes(options: SamplerOptions) -> Sequence[Probe]:
 
 
 class SamplerOverhead:
-    """Probe of the processor time that sampling itself takes."""
+    """Probe of the processor time of the sampler itself."""
 
     def read(self) -> Iterator[SensorReading]:
         yield "sampler", "cpu_used_s", time.process_time()

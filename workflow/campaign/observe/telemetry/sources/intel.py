@@ -1,7 +1,7 @@
-"""Intel devices, through Level Zero's Sysman where its Python package (pyzes) and the driver are installed. Unverified on hardware.
+"""Intel devices through Level Zero's Sysman, if its Python package (pyzes) and the driver are installed.
 
-A part is a card, named by its UUID; its tiles are counted together. Some counters need privileges, and are absent without them.
-Source: Level Zero specification, Sysman; package pyzes 0.1.
+Unverified on hardware. A part is a card, identified by its UUID. Its tiles are counted together. Some counters need privileges and
+are absent without them. Source: Level Zero specification, Sysman; package pyzes 0.1.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ class _SysmanError(Exception):
 
 @dataclass(frozen=True)
 class _Sysman:
-    """The calls of Sysman that give numbers, by handles of one device. Each raises _Refused where the device does not have it."""
+    """Sysman calls that read values of one device. Each raises _SysmanError if the device does not support it."""
 
     zes: Any
 
     def call_checked(self, name: str, *arguments: Any) -> None:
+        """Call a function of Sysman by its name. Raises _SysmanError if it does not succeed."""
         if getattr(self.zes, name)(*arguments) != self.zes.ZE_RESULT_SUCCESS:
             raise _SysmanError(name)
 
     def list_handles(self, name: str, handle_type: str, *parents: Any) -> list[Any]:
-        """Return all handles of a kind."""
+        """Return all handles of one kind."""
         count = c_uint32(0)
         self.call_checked(name, *parents, byref(count), None)
         handles = (getattr(self.zes, handle_type) * count.value)()
@@ -42,22 +43,24 @@ class _Sysman:
         return list(handles)
 
     def fill_structure(self, name: str, handle: Any, structure: str, kind: str = "") -> Any:
-        """Return a structure that a call fills in."""
+        """Return a structure that is filled in by a call."""
         result = getattr(self.zes, structure)()
         if kind:
             result.stype = getattr(self.zes, kind)
         self.call_checked(name, handle, byref(result))
         return result
 
-    def uuid(self, device: Any) -> str:
-        found = self.fill_structure(
+    def read_uuid(self, device: Any) -> str:
+        """Read the UUID of a device."""
+        properties = self.fill_structure(
             "zesDeviceGetProperties", device, "zes_device_properties_t", "ZES_STRUCTURE_TYPE_DEVICE_PROPERTIES"
         )
-        text = bytes(found.core.uuid.id).hex()
+        text = bytes(properties.core.uuid.id).hex()
         return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
-    def memory_mib(self, device: Any) -> float:
-        used = 0
+    def read_memory_mib(self, device: Any) -> float:
+        """Read the used memory of a device (MiB)."""
+        used_bytes = 0
         for module in self.list_handles("zesDeviceEnumMemoryModules", "zes_mem_handle_t", device):
             kind = self.fill_structure(
                 "zesMemoryGetProperties", module, "zes_mem_properties_t", "ZES_STRUCTURE_TYPE_MEM_PROPERTIES"
@@ -66,14 +69,16 @@ class _Sysman:
                 state = self.fill_structure(
                     "zesMemoryGetState", module, "zes_mem_state_t", "ZES_STRUCTURE_TYPE_MEM_STATE"
                 )
-                used += state.size - state.free
-        return used / _MIB
+                used_bytes += state.size - state.free
+        return used_bytes / _MIB
 
-    def energy_j(self, device: Any) -> float:
+    def read_energy_j(self, device: Any) -> float:
+        """Read the energy counter of a device (J)."""
         card = self.list_handles("zesDeviceEnumPowerDomains", "zes_pwr_handle_t", device)[0]
         return float(self.fill_structure("zesPowerGetEnergyCounter", card, "zes_power_energy_counter_t").energy) / 1e6
 
-    def clock_mhz(self, device: Any) -> float:
+    def read_clock_mhz(self, device: Any) -> float:
+        """Read the current clock of a device (MHz)."""
         domain = self.list_handles("zesDeviceEnumFrequencyDomains", "zes_freq_handle_t", device)[0]
         return float(
             self.fill_structure(
@@ -81,36 +86,37 @@ class _Sysman:
             ).actual
         )
 
-    def temperature_c(self, device: Any) -> float:
+    def read_temperature_c(self, device: Any) -> float:
+        """Read the temperature of a device (°C)."""
         sensor = self.list_handles("zesDeviceEnumTemperatureSensors", "zes_temp_handle_t", device)[0]
-        found = c_double(0)
-        self.call_checked("zesTemperatureGetState", sensor, byref(found))
-        return found.value
+        temperature = c_double(0)
+        self.call_checked("zesTemperatureGetState", sensor, byref(temperature))
+        return temperature.value
 
-    def activity_us(self, device: Any) -> list[tuple[int, int]]:
-        """Return busy time and clock (us) of all engines together, of the card or of each tile."""
+    def read_activity_us(self, device: Any) -> list[tuple[int, int]]:
+        """Read the busy time and the clock (us) of all engines together, for the card or for each tile."""
         activities = []
         for group in self.list_handles("zesDeviceEnumEngineGroups", "zes_engine_handle_t", device):
             kind = self.fill_structure(
                 "zesEngineGetProperties", group, "zes_engine_properties_t", "ZES_STRUCTURE_TYPE_ENGINE_PROPERTIES"
             )
             if kind.type == self.zes.ZES_ENGINE_GROUP_ALL:
-                now = self.fill_structure("zesEngineGetActivity", group, "zes_engine_stats_t")
-                activities.append((int(now.activeTime), int(now.timestamp)))
+                stats = self.fill_structure("zesEngineGetActivity", group, "zes_engine_stats_t")
+                activities.append((int(stats.activeTime), int(stats.timestamp)))
         return activities
 
 
 class _IntelDevice:
-    """One card. Utilisation is over the time since the last reading, of its busiest tile."""
+    """One card. Its utilisation is that of the busiest tile since the last reading."""
 
     def __init__(self, sysman: _Sysman, handle: Any, part: str) -> None:
         self._sysman, self._handle, self._part = sysman, handle, part
-        self._before: list[tuple[int, int]] = []
+        self._last_activities: list[tuple[int, int]] = []
         self._calls = {
-            "memory_used_mib": sysman.memory_mib,
-            "energy_j": sysman.energy_j,
-            "clock_sm_mhz": sysman.clock_mhz,
-            "temperature_c": sysman.temperature_c,
+            "memory_used_mib": sysman.read_memory_mib,
+            "energy_j": sysman.read_energy_j,
+            "clock_sm_mhz": sysman.read_clock_mhz,
+            "temperature_c": sysman.read_temperature_c,
         }
 
     def read(self) -> Iterator[SensorReading]:
@@ -118,17 +124,17 @@ class _IntelDevice:
             try:
                 yield self._part, name, call(self._handle)
             except (_SysmanError, AttributeError, IndexError):
-                del self._calls[name]  # it is not asked for again
+                del self._calls[name]  # An unsupported call is not repeated.
         with suppress(_SysmanError, AttributeError):
-            now, before = self._sysman.activity_us(self._handle), self._before
-            self._before = now
-            spans = [(a - b, t - s) for (a, t), (b, s) in zip(now, before, strict=False) if t > s]
+            activities, last_activities = self._sysman.read_activity_us(self._handle), self._last_activities
+            self._last_activities = activities
+            spans = [(a - b, t - s) for (a, t), (b, s) in zip(activities, last_activities, strict=False) if t > s]
             if spans:
                 yield self._part, "utilisation_pct", max(100.0 * busy / span for busy, span in spans)
 
 
 def create_probes(zes: Any) -> list[Probe]:
-    """Create the probes of all cards through a module with Sysman's functions."""
+    """Create the probes of all cards from a module with Sysman's functions."""
     sysman = _Sysman(zes)
     try:
         sysman.call_checked("zesInit", 0)
@@ -138,16 +144,17 @@ def create_probes(zes: Any) -> list[Probe]:
             for driver in drivers
             for device in sysman.list_handles("zesDeviceGet", "zes_device_handle_t", driver)
         ]
-        return [_IntelDevice(sysman, handle, f"gpu:{sysman.uuid(handle)}") for handle in handles]
+        return [_IntelDevice(sysman, handle, f"gpu:{sysman.read_uuid(handle)}") for handle in handles]
     except _SysmanError:
         return []
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
+    """Open the probes of this host's Intel devices. The result is empty without the driver and its package."""
     if not _DRIVERS.exists():
         return []
     try:
         import pyzes  # type: ignore[import-untyped,import-not-found,unused-ignore]
-    except Exception:  # its import loads the driver's library, and fails where there is none
+    except Exception:  # The import loads the driver's library, and fails without it.
         return []
     return create_probes(pyzes)

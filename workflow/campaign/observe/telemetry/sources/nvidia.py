@@ -1,15 +1,15 @@
-"""NVIDIA devices and their parts (MIG), through NVML (`observe.nvml`). Unverified on hardware: tested on a stand-in only.
+"""NVIDIA devices and their parts (MIG) through NVML (`observe.nvml`). Unverified on hardware: tested only with a substitute.
 
 Source: NVML API Reference Guide. `utilization.gpu` is the share of NVML's own sample period (1/6 to 1 s) in which any kernel ran,
-so waiting in a collective counts as busy; `utilization.memory` is the share in which memory was read or written. Power is a mean
-of one second on Ampere and later. Of utilisation, power and clocks NVML keeps its own latest samples (nvmlDeviceGetSamples): they
-are taken where they come more often than this process looks, and one of them costs less than a single read.
+so waiting in a collective counts as busy. `utilization.memory` is the share in which memory was read or written. Power is a mean
+over one second on Ampere and later. NVML stores its own latest samples of utilisation, power and clocks (nvmlDeviceGetSamples).
+They are used if they are more frequent than the readings of this process, and if one of them costs less than a single reading.
 
-PCIe traffic: the byte counters of the field values NVML_FI_DEV_PCIE_COUNT_RX_BYTES and _TX_BYTES where the driver has them. They
-begin anew at a limit, of 32 bits perhaps: 67 ms at the rate of PCIe 5 x16. Until a counter shows more than 32 bits, it is also
-read between the samples, if that is cheap enough. Otherwise, and with older drivers, there is nvmlDeviceGetPcieThroughput, which
-looks for 20 ms and gives KB/s: at one sample a second it sees 2 % of the time, and each call takes those 20 ms, so that it is
-asked from one sample a second on only. Directions are as the device sees them: received is host to device.
+PCIe traffic is read from the byte counters NVML_FI_DEV_PCIE_COUNT_RX_BYTES and _TX_BYTES if the driver has them. They may wrap at
+32 bits, which takes 67 ms at the rate of PCIe 5 x16. Until a counter exceeds 32 bits, it is also read between the samples if that
+is cheap enough. Otherwise, and with older drivers, nvmlDeviceGetPcieThroughput is used. It measures for 20 ms and returns KB/s, so
+at one sample per second it covers 2 % of the time. As each call takes these 20 ms, it is only used at intervals of at least one
+second. Directions are from the device's point of view: received data goes from the host to the device.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from types import ModuleType
 from typing import Any
@@ -35,17 +36,23 @@ from campaign.observe.nvml import (
 from campaign.observe.telemetry.sources import DevicesUnreadableError, Probe, SamplerOptions, SensorReading
 
 _MIB = 2**20
-_SLOW_CALLS_S = 1.0
-_MAX_BETWEEN_SHARE = 0.02  # of a core and device, for reading counters between samples
+_MIN_SLOW_CALL_INTERVAL_S = 1.0
+_MAX_COUNTER_READING_SHARE = 0.02
+"""Maximum share of a core per device for reading counters between samples."""
 _MAX_CLOCK_OFFSET_S = 10.0
 _UNSUPPORTED_ERRORS = (
     *("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT"),
     *("NO_PERMISSION", "ARGUMENT_VERSION_MISMATCH", "DEPRECATED"),
 )
 _LOST_DEVICE_ERRORS = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "UNINITIALIZED")
-# Bits of nvmlClocksEventReasons, which earlier drivers call throttle reasons. To be held at the power limit is normal under load;
-# to be slowed by heat, or by the board's own protection (a power brake too), is not; clocks are set by a person.
-_REASONS = {"capped_power": 0x4, "slowed_thermal": 0x20 | 0x40, "slowed_hardware": 0x8 | 0x80, "clocks_set": 0x2}
+# These are bits of nvmlClocksEventReasons, which earlier drivers call throttle reasons. The power limit is normal under load. Heat
+# and the board's protection (including a power brake) are not. `clocks_set` means that a user has set the clocks.
+_CLOCK_REASON_BITS = {
+    "capped_power": 0x4,
+    "slowed_thermal": 0x20 | 0x40,
+    "slowed_hardware": 0x8 | 0x80,
+    "clocks_set": 0x2,
+}
 
 Values = Iterable[tuple[str, float]]
 NvmlCall = Callable[[Any, Any], Values]
@@ -67,10 +74,11 @@ def _read_clocks(nvml: Any, handle: Any) -> Values:
 
 
 def _read_clock_reasons(nvml: Any, handle: Any) -> Values:
+    """Yield 1 for each reason that currently limits the clocks, and 0 for each other reason."""
     name = "nvmlDeviceGetCurrentClocksEventReasons"
-    ask = getattr(nvml, name, None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
-    reasons = ask(handle)
-    for kind, mask in _REASONS.items():
+    read_reasons = getattr(nvml, name, None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+    reasons = read_reasons(handle)
+    for kind, mask in _CLOCK_REASON_BITS.items():
         yield kind, float(bool(reasons & mask))
 
 
@@ -81,7 +89,7 @@ def _read_ecc_counts(nvml: Any, handle: Any) -> Values:
 
 
 def _read_processes(nvml: Any, handle: Any) -> Values:
-    """Yield the memory of each computing process by its pid (MiB), 0 if NVML hides it."""
+    """Yield the memory (MiB) of each computing process by its pid. The value is 0 if NVML hides it."""
     for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
         yield f"process_{process.pid}_mib", (process.usedGpuMemory or 0) / _MIB
 
@@ -98,14 +106,14 @@ def _read_pcie_throughput(nvml: Any, handle: Any) -> Values:
 
 
 def _choose_memory_call(nvml: Any) -> NvmlCall:
-    """Return the call that reads used memory; its second version excludes the driver's reserved memory."""
+    """Return the call that reads used memory. Its second version excludes the driver's reserved memory."""
     version, name = {}, "memory_used_with_reserved_mib"
     if hasattr(nvml, "nvmlMemory_v2"):
         version, name = {"version": nvml.nvmlMemory_v2}, "memory_used_mib"
     return lambda nvml, handle: [(name, nvml.nvmlDeviceGetMemoryInfo(handle, **version).used / _MIB)]
 
 
-_ALWAYS: tuple[NvmlCall, ...] = (
+_COMMON_CALLS: tuple[NvmlCall, ...] = (
     lambda nvml, handle: [("energy_j", nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)],
     lambda nvml, handle: [("temperature_c", nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))],
     _read_clock_reasons,
@@ -117,7 +125,7 @@ _ALWAYS: tuple[NvmlCall, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _SampledQuantity:
-    """A quantity that NVML samples by itself, with its constant in NVML and the divisor of its values."""
+    """Quantity that NVML samples by itself, with its constant in NVML and the divisor of its values."""
 
     quantity: str
     constant: str
@@ -145,42 +153,52 @@ _SAMPLED_QUANTITIES: Sequence[tuple[NvmlCall, tuple[_SampledQuantity, ...]]] = (
 
 @dataclass
 class _NvmlSamples:
-    """Samples that NVML has stored of some quantities of one device since the last reading, with their own times."""
+    """Samples of some quantities of one device that NVML has stored since the last reading, with their times."""
 
     nvml: Any
     handle: Any
     part: str
     kinds: Sequence[_SampledQuantity]
-    seen_us: dict[str, int] = field(default_factory=dict)
+    last_sample_us: dict[str, int] = field(default_factory=dict)
 
     def read_new(self, kind: _SampledQuantity) -> list[tuple[float, float]]:
         """Return Unix times and values of new samples of a quantity. Raises NVMLError if NVML has none."""
-        since = self.seen_us.get(kind.quantity, 0)
+        since = self.last_sample_us.get(kind.quantity, 0)
         constant = getattr(self.nvml, kind.constant)
         value_type, samples = self.nvml.nvmlDeviceGetSamples(self.handle, constant, since)
         new = sorted((sample for sample in samples if sample.timeStamp > since), key=lambda sample: sample.timeStamp)
         if new:
-            self.seen_us[kind.quantity] = new[-1].timeStamp
+            self.last_sample_us[kind.quantity] = new[-1].timeStamp
         values = (convert_union_value(self.nvml, sample.sampleValue, value_type)[0] / kind.divisor for sample in new)
         return [(sample.timeStamp / 1e6, value) for sample, value in zip(new, values, strict=True)]
 
     def read(self) -> Iterator[SensorReading]:
         for kind in self.kinds:
-            for at, value in call_or_none(self.nvml, lambda kind=kind: self.read_new(kind)) or ():  # type: ignore[misc]
-                yield self.part, kind.quantity, value, at
+            for sample_time, value in call_or_none(self.nvml, lambda kind=kind: self.read_new(kind)) or ():  # type: ignore[misc]
+                yield self.part, kind.quantity, value, sample_time
 
     def is_cheaper_than_reading(self, single_s: float, interval_s: float, clock: Callable[[], float]) -> bool:
-        """Return whether stored samples are more frequent than readings, by this host's clock, and each costs less than a
-        reading.
+        """Return whether NVML's stored samples are better than single readings.
+
+        Their times must follow this host's clock. They must be more frequent than readings, and cheaper than readings.
+
+        Args:
+            single_s: duration of a single reading in seconds.
+            interval_s: sampling interval in seconds.
+            clock: monotonic clock in seconds.
         """
-        started = clock()
-        found = [call_or_none(self.nvml, lambda kind=kind: self.read_new(kind)) for kind in self.kinds]  # type: ignore[misc]
-        cost_s = clock() - started
-        if not all(found):
+        started_s = clock()
+        samples_by_kind = [call_or_none(self.nvml, lambda kind=kind: self.read_new(kind)) for kind in self.kinds]  # type: ignore[misc]
+        cost_s = clock() - started_s
+        if not all(samples_by_kind):
             return False
-        spacing_s = max((each[-1][0] - each[0][0]) / max(1, len(each) - 1) for each in found if each)
-        in_step = all(each and abs(each[-1][0] - time.time()) < _MAX_CLOCK_OFFSET_S for each in found)
-        return in_step and 0 < spacing_s < interval_s and cost_s * spacing_s / interval_s < single_s
+        spacing_s = max(
+            (samples[-1][0] - samples[0][0]) / max(1, len(samples) - 1) for samples in samples_by_kind if samples
+        )
+        clocks_agree = all(
+            samples and abs(samples[-1][0] - time.time()) < _MAX_CLOCK_OFFSET_S for samples in samples_by_kind
+        )
+        return clocks_agree and 0 < spacing_s < interval_s and cost_s * spacing_s / interval_s < single_s
 
 
 @dataclass
@@ -200,17 +218,17 @@ class _NvidiaDevice:
             try:
                 yield from [(self.part, quantity, float(value)) for quantity, value in call(self.nvml, self.handle)]
             except self.nvml.NVMLError as error:
-                if error.value in _error_codes(self.nvml, _LOST_DEVICE_ERRORS):
+                if error.value in _list_error_codes(self.nvml, _LOST_DEVICE_ERRORS):
                     self.lost = True
                     yield self.part, "lost", 1.0
-                elif error.value in _error_codes(self.nvml, _UNSUPPORTED_ERRORS):
+                elif error.value in _list_error_codes(self.nvml, _UNSUPPORTED_ERRORS):
                     self.calls.remove(call)
             except (AttributeError, TypeError, ValueError):
-                self.calls.remove(call)  # a package that is older than the call
+                self.calls.remove(call)  # The package is older than this call.
 
 
 class _ByteCounters(_NvidiaDevice):
-    """Byte counters of one device, by quantity. clock: monotonic, in seconds."""
+    """Byte counters of one device, by quantity."""
 
     def __init__(
         self, nvml: Any, device: NvmlDevice, counters: dict[str, CounterSum], clock: Callable[[], float]
@@ -225,12 +243,16 @@ class _ByteCounters(_NvidiaDevice):
                 yield quantity, total
 
     def max_read_interval_s(self) -> float:
-        """Infinite where it would cost more than its share: counts then have gaps for as long as their width is not known."""
-        needed_s = min(each.max_read_interval_s() for each in self.counters.values())
+        """Return the longest interval (seconds) between readings, or infinity if such readings would cost too much.
+
+        In the latter case, counts have gaps until the width of the counters is known.
+        """
+        needed_s = min(counter.max_read_interval_s() for counter in self.counters.values())
         return needed_s if self.is_cheap(needed_s) else float("inf")
 
-    def is_cheap(self, every_s: float) -> bool:
-        return self._cost_s <= _MAX_BETWEEN_SHARE * every_s
+    def is_cheap(self, interval_s: float) -> bool:
+        """Return whether readings at this interval (seconds) take an acceptable share of a core."""
+        return self._cost_s <= _MAX_COUNTER_READING_SHARE * interval_s
 
 
 @dataclass
@@ -242,11 +264,11 @@ class _XidProbe:
     counts: dict[str, int]
 
     def read(self) -> Iterator[SensorReading]:
-        for _ in range(64):  # an error can repeat faster than it is read
+        for _ in range(64):  # The number is limited, because an error can repeat faster than it is read.
             try:
                 event = self.nvml.nvmlEventSetWait_v2(self.events, 0)
             except self.nvml.NVMLError:
-                break  # there is none
+                break  # There is no further event.
             part = f"gpu:{decode_text(self.nvml.nvmlDeviceGetUUID(event.device))}"
             self.counts[part] = self.counts.get(part, 0) + 1
             yield part, "xid", float(event.eventData)
@@ -254,12 +276,13 @@ class _XidProbe:
             yield part, "xid_count", float(count)
 
 
-def _error_codes(nvml: Any, names: Sequence[str]) -> list[int]:
+def _list_error_codes(nvml: Any, names: Sequence[str]) -> list[int]:
+    """Return the codes of these NVML errors, without those that the package does not define."""
     return [getattr(nvml, f"NVML_ERROR_{name}") for name in names if hasattr(nvml, f"NVML_ERROR_{name}")]
 
 
 def _create_xid_probe(nvml: Any, devices: Sequence[NvmlDevice]) -> _XidProbe | None:
-    """Create a probe of devices that report Xid errors, with initial counts of 0, or return None."""
+    """Create a probe of the devices that report Xid errors, with initial counts of 0, or return None without such devices."""
     try:
         events = nvml.nvmlEventSetCreate()
     except (nvml.NVMLError, AttributeError):
@@ -288,20 +311,20 @@ def _measure_seconds(call: Callable[[], object], clock: Callable[[], float]) -> 
 def create_probes(
     nvml: ModuleType | Any, options: SamplerOptions, clock: Callable[[], float] = time.monotonic
 ) -> list[Probe]:
-    """Create the probes of each device and part through a module with NVML's functions.
+    """Create the probes of each device and part from a module with NVML's functions.
 
-    Raises DevicesUnreadableError if the driver does not answer.
+    Raises DevicesUnreadableError if the driver does not respond.
 
     Args:
         nvml: module with NVML's functions.
-        asked: options of the sampler.
+        options: options of the sampler.
         clock: monotonic clock in seconds.
     """
     try:
         devices = list_devices(nvml)
     except nvml.NVMLError as error:
-        raise DevicesUnreadableError(f"NVML does not answer there: {error}") from error
-    # No program can use a divided device but for its parts.
+        raise DevicesUnreadableError(f"NVML does not respond on the host: {error}") from error
+    # Programs can only use the parts of a divided device.
     divided_uuids = {device.parent_uuid for device in devices}
     devices = [device for device in devices if device.uuid not in divided_uuids]
     all_probes: list[Probe] = []
@@ -311,26 +334,33 @@ def create_probes(
     return [*all_probes, *([xid] if xid else [])]
 
 
+def _read_or_none(nvml: Any, call: NvmlCall, handle: Any) -> Any:
+    """Return the values that a call reads from a device, or None if the device does not support it."""
+    return call_or_none(nvml, lambda: list(call(nvml, handle)))
+
+
 def _create_device_probes(
     nvml: Any, device: NvmlDevice, options: SamplerOptions, clock: Callable[[], float]
 ) -> Iterator[Probe]:
+    """Yield the probes of one device or part."""
     handle, part = device.handle, f"gpu:{device.uuid}"
-    calls: list[NvmlCall] = [_choose_memory_call(nvml), *_ALWAYS]
-    for single, kinds in _SAMPLED_QUANTITIES:
+    calls: list[NvmlCall] = [_choose_memory_call(nvml), *_COMMON_CALLS]
+    for read_single, kinds in _SAMPLED_QUANTITIES:
         samples = _NvmlSamples(nvml, handle, part, kinds)
-        single_s = _measure_seconds(lambda single=single: call_or_none(nvml, lambda: list(single(nvml, handle))), clock)  # type: ignore[misc]
+        read = partial(_read_or_none, nvml, read_single, handle)
+        single_s = _measure_seconds(read, clock)
         if samples.is_cheaper_than_reading(single_s, options.interval_s, clock):
             yield samples
         else:
-            calls.append(single)
+            calls.append(read_single)
     if device.parent_uuid:
         yield _NvidiaDevice(nvml, handle, part, calls)
         return
     counters = create_pcie_counters(nvml, handle)
     pcie = _ByteCounters(nvml, device, counters, clock) if counters else None
-    if pcie is not None and pcie.is_cheap(min(each.max_read_interval_s() for each in counters.values())):
+    if pcie is not None and pcie.is_cheap(min(counter.max_read_interval_s() for counter in counters.values())):
         yield pcie
-    elif options.interval_s >= _SLOW_CALLS_S:
+    elif options.interval_s >= _MIN_SLOW_CALL_INTERVAL_S:
         calls.append(_read_pcie_throughput)
     if counters := create_nvlink_counters(nvml, handle):
         yield _ByteCounters(nvml, device, counters, clock)
@@ -338,6 +368,7 @@ def _create_device_probes(
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
+    """Open the probes of this host's NVIDIA devices. Raises DevicesUnreadableError if they cannot be read."""
     nvml, problem = load_nvml()
     if problem:
         raise DevicesUnreadableError(problem)

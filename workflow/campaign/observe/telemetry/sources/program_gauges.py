@@ -1,9 +1,9 @@
-"""What programs publish of themselves: files `<machine>.<pid>.json` in the directory of CAMPAIGN_GAUGES, while they run.
+"""Values that running programs publish in files `<machine>.<pid>.json` in the directory of CAMPAIGN_GAUGES.
 
-A file is `{"started": N, "devices": {"host1/0": {"power_w": 250.0, "memory_mib": 1024.0, "utilisation_pct": 90.0}}}`: values of
-the moment by device, written at once (a temporary file, renamed). machine: /proc/sys/kernel/random/boot_id; started: the process's
-start in ticks since boot (field 22 of /proc/PID/stat), so that another process with its pid is not taken for it. A file whose
-process has ended counts no longer.
+A file is `{"started": N, "devices": {"host1/0": {"power_w": 250.0, "memory_mib": 1024.0, "utilisation_pct": 90.0}}}`. It holds
+momentary values by device, and is replaced as a whole (a temporary file is renamed). `machine` is
+/proc/sys/kernel/random/boot_id. `started` is the start of the process in ticks since boot (field 22 of /proc/PID/stat), which
+distinguishes it from a later process with the same pid. The file of a process that has ended is ignored.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 from campaign.observe.telemetry.sources import Probe, SamplerOptions, SensorReading
 
-QUANTITIES = {"power_w": "power_w", "memory_mib": "memory_used_mib", "utilisation_pct": "utilisation_pct"}
+QUANTITY_BY_GAUGE = {"power_w": "power_w", "memory_mib": "memory_used_mib", "utilisation_pct": "utilisation_pct"}
 
 
 def read_machine_id() -> str:
-    """Return the boot id of this machine; emulated hosts share it."""
+    """Return the boot id of this machine, which emulated hosts share."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
@@ -37,6 +37,14 @@ def read_start_ticks(pid: int) -> int | None:
 
 @dataclass
 class _GaugeFiles:
+    """Probe of the files that programs on this machine publish.
+
+    Attributes:
+        directory: directory of the files.
+        prefix: start of the file names of this machine.
+        documents: modification time and content of each file, by name.
+    """
+
     directory: Path
     prefix: str
     documents: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
@@ -57,20 +65,22 @@ class _GaugeFiles:
                 readings = [
                     (f"gauge:{device}", quantity, float(values[name]))
                     for device, values in document["devices"].items()
-                    for name, quantity in QUANTITIES.items()
+                    for name, quantity in QUANTITY_BY_GAUGE.items()
                     if isinstance(values.get(name), int | float)
                 ]
             except (OSError, ValueError, TypeError, KeyError, AttributeError):
-                continue  # gone meanwhile, or not of a program that keeps to the format
+                continue  # The file was deleted meanwhile, or its program does not follow the format.
             yield from readings
 
     def _read_document(self, name: str) -> Mapping[str, Any]:
+        """Return the content of a file, which is read only if it has changed."""
         path = self.directory / name
-        changed = path.stat().st_mtime_ns
-        if self.documents.get(name, (None, {}))[0] != changed:
-            self.documents[name] = (changed, json.loads(path.read_bytes()))
+        changed_ns = path.stat().st_mtime_ns
+        if self.documents.get(name, (None, {}))[0] != changed_ns:
+            self.documents[name] = (changed_ns, json.loads(path.read_bytes()))
         return self.documents[name][1]
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
+    """Open a probe of the directory in which programs publish their values, if there is one."""
     return [_GaugeFiles(options.gauges, f"{read_machine_id()}.")] if options.gauges else []

@@ -1,4 +1,4 @@
-"""Models by name, with network, synthetic samples, loss and optimizer, and the operations of a step. Needs torch."""
+"""Models by name, each with network, synthetic samples, loss, optimizer and operations of a step. Needs torch."""
 
 from __future__ import annotations
 
@@ -87,11 +87,6 @@ def build_model(model: str, options: Mapping[str, Scalar], device: torch.device 
     """Build a model on the device with weights from torch's global seed. The device `meta` needs no memory.
 
     Raises ConfigError if an external package is missing.
-
-    Args:
-        model: name of the model.
-        options: resolved options (`model_catalog.resolve_options`).
-        device: the device.
     """
     image_px, seq_len = int(options.get("image_px", 0)), int(options.get("seq_len", 0))
     dropout, foreign_name = float(options.get("dropout", 0.0)), model.partition(":")[2]
@@ -147,17 +142,17 @@ def materialise_weights(trainable: Trainable, device: torch.device, seed: int) -
 
 
 def _draw_image(image_px: int, generator: torch.Generator) -> Tensor:
-    # Bytes, as in a decoded photograph, so that the load on storage and on the link to the device is realistic.
     """Draw a random image [3, image_px, image_px] of bytes."""
+    # Images are bytes, as in a decoded photograph, so that the load on storage and on the link to the device is realistic.
     return torch.randint(256, (3, image_px, image_px), generator=generator, dtype=torch.uint8)
 
 
-def _class_loss(logits: Tensor, target: Tensor) -> Tensor:
+def _compute_class_loss(logits: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.float(), target)
 
 
 def _make_classifier(
-    network: nn.Module, image_px: int, classes: int = _CLASSES, loss: Callable[..., Tensor] = _class_loss
+    network: nn.Module, image_px: int, classes: int = _CLASSES, loss: Callable[..., Tensor] = _compute_class_loss
 ) -> Trainable:
     """Combine an image classifier with its loss, samples and optimizer."""
 
@@ -188,7 +183,7 @@ def count_step_flops(spec: TrainSpec) -> float | None:
 
 
 def count_training_flops(model: str, options: Mapping[str, Scalar], batch: int) -> float | None:
-    """Count the operations of training on a batch as three forward passes, whatever a device or strategy really computes.
+    """Count the operations of training on a batch as three forward passes, regardless of device and strategy.
 
     A multiply-add is two operations, and only matrix products and convolutions count (Kaplan et al. 2020). torch's own
     counter would overestimate the backward pass of grouped convolutions by the number of groups. Recomputed activations are
@@ -219,8 +214,7 @@ def count_module_flops(model: str, shaping: tuple[tuple[str, Scalar], ...]) -> M
     """Count the operations of one sample's forward pass by module, in the order of the network, without using memory.
 
     Operations between two modules are assigned to the second, such as the products of attention to the projection after it.
-    Modules
-    that call others have no operations of their own. Returns None for an external model whose operations cannot be counted.
+    Modules that call other modules have no operations. Returns None for an external model whose operations cannot be counted.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -246,12 +240,7 @@ def count_module_flops(model: str, shaping: tuple[tuple[str, Scalar], ...]) -> M
 
 
 class _FlopRecorder:
-    """Recorder of the operations of modules that call no other modules, during one forward pass.
-
-    Args:
-        network: the network.
-        total_flops: function that returns the number of operations so far.
-    """
+    """Recorder of the operations of modules that call no other modules, during one forward pass."""
 
     def __init__(self, network: nn.Module, total_flops: Callable[[], int]) -> None:
         self._total_flops = total_flops

@@ -52,7 +52,7 @@ def build_transformer(name: str) -> ExternalTransformer:
             configuration = package.AutoConfig.from_pretrained(name)
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"transformers:{name}: neither a model type of transformers, nor a directory with a config.json, nor a "
+                f"transformers:{name} is neither a model type of transformers, nor a directory with a config.json, nor a "
                 f"cached model ({error})"
             ) from error
     return ExternalTransformer(package.AutoModel.from_config(configuration), configuration)
@@ -76,7 +76,7 @@ def build_vision_model(name: str) -> nn.Module:
     try:
         network: nn.Module = models.get_model(name, weights=None)
     except ValueError as error:
-        raise ConfigError(f"torchvision:{name}: torchvision.models has no such model ({error})") from error
+        raise ConfigError(f"torchvision:{name} is not a model of torchvision.models ({error})") from error
     return network
 
 
@@ -92,5 +92,5 @@ def _import_package(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise ConfigError(
-            f"a {name}:NAME model needs the package {name}, which cannot be imported here ({error})"
+            f"models {name}:NAME need the package {name}, which cannot be imported ({error}); install it"
         ) from error

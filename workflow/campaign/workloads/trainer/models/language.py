@@ -111,7 +111,7 @@ class Bert(nn.Module):
 
 
 def draw_question(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Draw one question with its answer - token ids [seq_len], segment ids [seq_len], start [], end []."""
+    """Draw one question with its answer: token ids [seq_len], segment ids [seq_len], start [], end []."""
     token_ids = torch.randint(size.vocabulary, (seq_len,), generator=generator)
     first = int(torch.randint(1, seq_len, (), generator=generator))
     segment_ids = (torch.arange(seq_len) >= first).long()
@@ -171,7 +171,7 @@ class Gpt(nn.Module):
 
 
 def draw_text(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Draw a text - token ids [seq_len], and the id that follows each of them [seq_len]."""
+    """Draw a text: token ids [seq_len], and the id that follows each of them [seq_len]."""
     token_ids = torch.randint(size.vocabulary, (seq_len + 1,), generator=generator)
     return token_ids[:-1], token_ids[1:]
 

@@ -1,9 +1,8 @@
-"""One-stage detector of the CSP/PAN kind with the layer plan of YOLOv5 v6.0.
+"""One-stage detector of the CSP/PAN kind with the layers of YOLOv5 v6.0.
 
 The code is written from the description of the architecture. The detector has a backbone of strided convolutions and
-cross-stage-partial (C3) stages, spatial pyramid pooling, a path-aggregation neck
-(top-down, then bottom-up), and three detection layers at strides 8, 16 and 32 with three anchors each. Multipliers of depth and
-width define the sizes.
+cross-stage-partial (C3) stages, spatial pyramid pooling, a path-aggregation neck (top-down, then bottom-up), and three
+detection layers at strides 8, 16 and 32 with three anchors each. Multipliers of depth and width define the sizes.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ class YoloSize:
     depth: float
     width: float
 
-    def scale_channels(self, unscaled: int) -> int:
+    def scale_channels(self, base_channels: int) -> int:
         """Scale a number of channels by the width, rounded up to a multiple of 8."""
-        return math.ceil(unscaled * self.width / 8) * 8
+        return math.ceil(base_channels * self.width / 8) * 8
 
-    def scale_repeats(self, unscaled: int) -> int:
+    def scale_repeats(self, base_repeats: int) -> int:
         """Scale a number of repeated blocks by the depth, at least 1."""
-        return max(round(unscaled * self.depth), 1)
+        return max(round(base_repeats * self.depth), 1)
 
 
 SIZES = {"cspn": YoloSize(0.33, 0.25), "yolov5s": YoloSize(0.33, 0.5), "yolov5l": YoloSize(1.0, 1.0)}
@@ -137,7 +136,7 @@ class Detector(nn.Module):
         self._lower_objectness_bias()
 
     def _lower_objectness_bias(self) -> None:
-        # Nearly every cell is background. Otherwise the first steps are spent on unlearning objects everywhere.
+        # Nearly every cell is background. Without this bias, the first steps would only unlearn objects everywhere.
         for layer in self.detect:
             if isinstance(layer, nn.Conv2d) and layer.bias is not None:
                 with torch.no_grad():
@@ -162,7 +161,7 @@ def _upsample(x: Tensor) -> Tensor:
 
 
 def draw_boxes(generator: torch.Generator) -> Tensor:
-    """Draw the objects of one image, [8, 5] - class, centre x and y, width and height as shares of the image."""
+    """Draw the objects of one image, [8, 5]: class, centre x and y, width and height as shares of the image."""
     kinds = torch.randint(CLASSES, (BOXES_PER_IMAGE, 1), generator=generator).float()
     centres = torch.rand((BOXES_PER_IMAGE, 2), generator=generator)
     sizes = 0.05 + 0.45 * torch.rand((BOXES_PER_IMAGE, 2), generator=generator)
@@ -175,10 +174,6 @@ def detection_loss(predictions: list[Tensor], objects: Tensor) -> Tensor:
     At each stride, an object is assigned to the cell of its centre and to the anchor of its index. Objectness is computed in
     every cell, box and class in the assigned cells. The loss is deliberately simple. Every output takes part in the gradient
     at a realistic cost; the accuracy of the detector is not the aim.
-
-    Args:
-        predictions: outputs of the detector.
-        objects: objects as drawn by `draw_boxes`, [n, 8, 5].
     """
     total = objects.new_zeros(())
     count = objects.shape[1]
