@@ -221,7 +221,7 @@ def test_warnings_are_told_beside_a_plan_that_programs_read(run: Run, tmp_path: 
     for command in (["validate"], ["plan", "--format", "json"]):
         result = CliRunner().invoke(main, [*command, str(campaign)])
         assert result.exit_code == 0
-        assert re.fullmatch(r"warning: .*campaign.yaml:\d+: axes.batch: 1 is given twice, .*\n", result.stderr)
+        assert re.fullmatch(r"warning: .*campaign.yaml:\d+: axes.batch: 1 is listed twice but .*\n", result.stderr)
     assert json.loads(result.stdout)["totals"]["cells"] == 8
 
 

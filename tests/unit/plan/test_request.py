@@ -48,7 +48,7 @@ def test_a_request_survives_the_command_line_and_the_keys_of_config(request_: Pl
         ("where", True, "where: YAML reads the value in the config file as True"),
         ("learn_from", 1.5, "learn_from: YAML reads the value in the config file as 1.5"),
         ("slurm", "{", "--slurm: '{' is not JSON"),
-        ("slurm", {"partitoin": "x"}, "there are: partition, account"),
+        ("slurm", {"partitoin": "x"}, "the allowed keys are: partition, account"),
     ],
 )
 def test_what_snakemake_is_given_is_typed_at_the_door(key: str, value: object, words: str) -> None:

@@ -134,7 +134,7 @@ def journal_torn(results: Results) -> str:
 def journal_short(results: Results) -> str:
     path = journal_of(results).path
     path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "RESERVED" not in line))
-    return ".jsonl:2: a lease that is PLANNED cannot become COMPOSING"
+    return ".jsonl:2: a lease cannot change from PLANNED to COMPOSING"
 
 
 def test_a_whole_campaign_has_no_problem(results: Results) -> None:

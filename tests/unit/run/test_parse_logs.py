@@ -203,7 +203,7 @@ def test_a_damaged_reading_is_named_and_no_record_is_measured_again_for_it(measu
 
 def test_what_reads_no_log_is_refused(tmp_path: Path) -> None:
     steps = load_campaign(write_files(tmp_path))
-    with pytest.raises(ConfigError, match="none of steps has a parser"):
+    with pytest.raises(ConfigError, match="none of the workloads steps has a parser"):
         parse_logs(steps, RecordStore(tmp_path / "results"))
 
 

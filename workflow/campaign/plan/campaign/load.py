@@ -315,7 +315,9 @@ def _format_problem(
             problems = [problem]
     texts = dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in problems)
     first, *further = texts
-    message = " or ".join([first[:1].lower() + first[1:], *(text.removeprefix("Input should be ") for text in further)])
+    # An acronym such as YAML at the beginning stays in capitals.
+    first = first if first[:2].isupper() else first[:1].lower() + first[1:]
+    message = " or ".join([first, *(text.removeprefix("Input should be ") for text in further)])
     if problem["type"] == "value_error" and isinstance(value, dict | list):
         return f"{where}: {message}"
     return f"{where}: {message} (found {_shorten(value)}){suggest_remedy(problem['type'], value, _last_key(inner))}"
