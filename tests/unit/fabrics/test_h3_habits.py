@@ -188,7 +188,7 @@ def test_what_a_box_lists_and_the_host_does_not_see_is_no_lease(falcon: Callable
     site = falcon()
     for device in site.emulator.rack.devices.values():
         device.quirks.add("never_visible")
-    with pytest.raises(FabricError, match="not see"):
+    with pytest.raises(FabricError, match="not visible to the host"):
         acquire_lease(
             site.fabric,
             request(),

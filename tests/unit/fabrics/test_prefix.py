@@ -211,7 +211,7 @@ REFUSED: list[tuple[Any, Callable[[Path], Fabric]]] = [
     ("set `prefix` or `environment`", lambda at: opened(at, {"device": "a"}, hosts=(host("h", a=1),))),
     ("not a valid fraction", lambda at: opened(at, {"device": "a", "fraction": "8/7", **VISIBLE}, hosts=(host("h", a=1),))),
     ("not a valid fraction", lambda at: opened(at, {"device": "a", "fraction": "1/0", **VISIBLE}, hosts=(host("h", a=1),))),
-    ("'{gpus}' is not known; there are: devices", lambda at: opened(at, {"device": "a", "prefix": ["x", "{gpus}"]})),
+    ("'{gpus}' is not a known name; there are: devices", lambda at: opened(at, {"device": "a", "prefix": ["x", "{gpus}"]})),
     ("Single '}'", lambda at: opened(at, {"device": "a", "prefix": ["}"]})),
     ("only plain names", lambda at: opened(at, {"device": "a", "prefix": ["{ids!r}"]})),
     ("set memory_mib", lambda at: opened(at, {"device": "a", "prefix": ["x", "{memory_mib}"]})),
@@ -260,7 +260,7 @@ def test_a_process_is_given_what_its_devices_need() -> None:
 
 @pytest.mark.parametrize("other", [None, launch(prefix=("other",)), launch(fraction="1/2"), launch(environment={})])
 def test_one_process_cannot_use_devices_in_two_ways(other: Launch | None) -> None:
-    with pytest.raises(ValueError, match="different ways"):
+    with pytest.raises(ValueError, match="different command prefixes"):
         build_device_environment([launch(), other], "host1")
 
 
