@@ -84,7 +84,7 @@ def test_an_identity_is_the_same_however_the_fabric_writes_it() -> None:
     [
         (lines(A100), composed(), "only 1 of 2 devices found"),
         (lines(), composed(), "only 0 of 2 devices found"),
-        (lines(A100, "Tesla T4"), composed(), f"1 of 2 a100 devices report '{A100}'; found Tesla T4"),
+        (lines(A100, "Tesla T4"), composed(), f"1 of 2 a100 devices report '{A100}'; the host lists Tesla T4"),
         (lines(A100, A100)[1:], composed(1), f"missing: slot0 ({UUID.format(0)}); listed: {UUID.format(1)}"),
         (("device NVIDIA-SMI has failed because it couldn't communicate", "exit 9"), composed(), "exit code 9"),
         (("device sh: nvidia-smi: not found", "exit 127"), composed(), "nvidia-smi: not found"),
