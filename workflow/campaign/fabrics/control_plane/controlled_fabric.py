@@ -477,7 +477,7 @@ def make_opener(
         state = state_dir / f"{kind}.json"
         agent = open_agent(options.agent, len(hosts))
         return ControlledFabric(
-            open_plane(options, hosts, pool, StateFile(state)), hosts, state, agent, pool, options.model
+            open_plane(options, hosts, pool, StateFile(state)), hosts, state, agent, pool, options.map_model
         )
 
     return open_fabric
