@@ -21,7 +21,7 @@ from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding, Severity, check_control_plane, check_fabric
 from campaign.plan.campaign.launch_prefix_rules import find_launch_rules
 from campaign.slurm.commands import SlurmCommands
-from campaign.slurm.listed_hosts import LISTING, ListedHost, parse_features, parse_listing, parse_partitions
+from campaign.slurm.listed_hosts import LIST_HOSTS_COMMAND, ListedHost, parse_features, parse_listing, parse_partitions
 from campaign.slurm.shared_directory import check_from_host, choose_free_host
 from campaign.slurm.strategies.controller import count_gres
 from campaign.spec.hardware import Device, Inventory, normalize_identity
@@ -151,7 +151,7 @@ def _check_launcher(system: SystemFile, slurm_options: SlurmOptions, slurm: Slur
         yield Finding("launcher", "ok", "local: runs start on this machine")
         return
     try:
-        answer = slurm(*LISTING)
+        answer = slurm(*LIST_HOSTS_COMMAND)
     except ConfigError as error:
         yield Finding("slurm", "stop", str(error))
         return
@@ -276,7 +276,9 @@ def check_shared_results(site: Site, slurm_options: SlurmOptions, slurm: SlurmCo
     values = {name: getattr(slurm_options, name) or getattr(settings, name) for name in ("partition", "account", "qos")}
     options = SlurmOptions(**values, additional={**settings.additional, **slurm_options.additional})
     try:
-        choice = choose_free_host(site.system.list_usable_hosts(), parse_listing(slurm(*LISTING).out), options)
+        choice = choose_free_host(
+            site.system.list_usable_hosts(), parse_listing(slurm(*LIST_HOSTS_COMMAND).out), options
+        )
     except ConfigError:
         return  # `_check_launcher` reports a machine without Slurm.
     if choice is None or "clusters" in options.additional:

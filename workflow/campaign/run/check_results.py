@@ -17,7 +17,7 @@ from campaign.spec.readings import read_all_readings
 from campaign.spec.record import IMPORTED_FLAG, Record, RecordStore
 
 _MAX_CLOCK_SKEW_S = 5.0  # tolerated difference between the clocks of hosts
-_MEASURED_AGAIN = "'campaign run' measures the run again"
+_REMEASURE_HINT = "'campaign run' measures the run again"
 _RESTORE_HINT = "restore it from an archive"
 
 
@@ -69,7 +69,7 @@ def _check_record(record: Record, path: Path, results: Results, lease: dict[str,
     """Yield the problems of one record, its shared documents, its telemetry file and its lease."""
     location = path.relative_to(results.directory)
     if hash_specification(record.specification) != record.cell_id:
-        yield f"{location}: the specification does not match cell {record.cell_id}; move the file away, and {_MEASURED_AGAIN}"
+        yield f"{location}: the specification does not match cell {record.cell_id}; move the file away, and {_REMEASURE_HINT}"
     document_fields = ("composition", "environment", "campaign", "links", "software")
     for name in document_fields:
         document_hash = getattr(record, name)
@@ -85,7 +85,7 @@ def _check_record(record: Record, path: Path, results: Results, lease: dict[str,
     ):
         yield (
             f"{location}: the run was outside the time of its lease {record.lease_id} (leases/{record.lease_id}.json), so its "
-            f"devices may have belonged to another lease; move the file away, and {_MEASURED_AGAIN}"
+            f"devices may have belonged to another lease; move the file away, and {_REMEASURE_HINT}"
         )
 
 

@@ -101,7 +101,7 @@ class DriverSupervisor:
             result = self.wait_for_result(submission, progress_offset, missing_runs)
         except SignalInterrupt as interruption:
             if (
-                self.submitter.outlives
+                self.submitter.drivers_survive
                 and self.submitter.find(self.lease)
                 and not self.confirm_cancellation(interruption)
             ):
@@ -148,12 +148,12 @@ class DriverSupervisor:
                 progress.add_line(line)
             if result is not None:
                 return result
-            if status.words and status.words != status_message:
-                status_message = status.words
+            if status.description and status.description != status_message:
+                status_message = status.description
                 self.report_for_lease(status_message)
             queue_deadline_s = min(queue_deadline_s, time.monotonic() + self.queue_s) if status.queued else math.inf
             if time.monotonic() > queue_deadline_s:
-                raise StillQueuedError(status.words)
+                raise StillQueuedError(status.description)
             if status.alive:
                 self.exclude(status.failed_hosts)
                 # Polling takes processor time from the measurement. A delay of 1 % of the lease's duration is not noticeable.
@@ -167,11 +167,11 @@ class DriverSupervisor:
                 )
             else:
                 log = f"(log: {submission.log_file})"
-                if self.submitter.outlives and not submission.log_file.exists():
+                if self.submitter.drivers_survive and not submission.log_file.exists():
                     directory = self.results.root.resolve()
                     log = f"and without a log, as on a host that cannot access {directory}; all hosts need access (--results)"
                 raise HostFailed(
-                    f"the driver of {self.lease} ended without a result{f' ({status.words})' if status.words else ''} {log}",
+                    f"the driver of {self.lease} ended without a result{f' ({status.description})' if status.description else ''} {log}",
                     status.failed_hosts,
                 )
 

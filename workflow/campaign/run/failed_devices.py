@@ -94,7 +94,7 @@ class DeviceFaultHandler:
         try:
             verify_on_hosts(self.system, self.composition, self.work)
         except DeviceMismatchError as error:
-            for device in error.lost:
+            for device in error.missing_devices:
                 self._fence_device(run, device, "its host no longer lists it", is_suspected=False)
             raise
 

@@ -48,14 +48,14 @@ def verify_local_devices(system: SystemFile, composition: Composition, directory
     )
     if (
         system.fabric["kind"] == "simulated"
-        and comparison.lost
-        and not any(d.host_id and d not in comparison.lost for d in devices)
+        and comparison.missing_devices
+        and not any(d.host_id and d not in comparison.missing_devices for d in devices)
     ):
         # The simulated fabric invents device names, but its devices are those of this machine.
         return verify_local_devices(system, _with_device_names(composition, {}), directory)
     for problem in comparison.problems.values():
         message = f"the devices of {machine.name} differ from the composition: {problem}. Nothing was measured"
-        raise DeviceMismatchError(message, missing_devices=comparison.lost)
+        raise DeviceMismatchError(message, missing_devices=comparison.missing_devices)
     names = _match_names(system, composition, machine, comparison.hosts[machine.name])
     return _with_device_names(
         composition, {device.fabric_id: device.host_id or names.get(device.fabric_id) for device in devices}

@@ -279,7 +279,7 @@ class _LeaseMeasurement:
         """Write the records of runs whose result is implied by out-of-memory runs, before anything is composed."""
         records: list[Record] = []
 
-        def tell(cell: Cell, record: Record, cell_done: bool) -> None:
+        def report_record(cell: Cell, record: Record, cell_done: bool) -> None:
             records.append(record)
             append_progress(self.results, self.plan.lease, cell, record, cell_done=cell_done)
 
@@ -289,7 +289,7 @@ class _LeaseMeasurement:
             self.list_missing_runs(),
             self.plan.specification,
             self.plan.campaign_hash,
-            tell,
+            report_record,
             self.campaign.metric,
         )
         if records:

@@ -21,7 +21,7 @@ from campaign.plan.missing_runs import read_recorded_runs
 from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.cut_short import FirstRunFile
 from campaign.slurm.excluded_hosts import ExcludedHosts
-from campaign.slurm.listed_hosts import TIME_LIMITS, parse_time_limit_min
+from campaign.slurm.listed_hosts import LIST_TIME_LIMITS_COMMAND, parse_time_limit_min
 from campaign.slurm.sbatch_options import build_sbatch_parameters
 from campaign.slurm.strategies import open_strategy
 from campaign.spec.driver_messages import DriverRequest
@@ -123,7 +123,7 @@ class JobParameters:
         with files.hold_lock(path.with_suffix(".lock")):
             document = files.read_json(path)
             if not 0 <= time.time() - document.get("time_s", 0.0) < MAX_TIME_LIMITS_AGE_S:
-                document = {"time_s": time.time(), "answer": self._slurm(*TIME_LIMITS).out}
+                document = {"time_s": time.time(), "answer": self._slurm(*LIST_TIME_LIMITS_COMMAND).out}
                 files.write_json(path, document)
         return str(document["answer"])
 

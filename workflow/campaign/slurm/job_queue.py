@@ -122,17 +122,17 @@ class JobQueue:
             return
         if refusal.kind not in _PASSING_REFUSALS:
             raise self._describe_refusal(refusal, request, parameters)
-        self._wait.start(refusal.words)
+        self._wait.start(refusal.message)
 
     def _describe_refusal(self, refusal: Refusal, request: DriverRequest, parameters: dict[str, Any]) -> CampaignError:
         """Return the error for a refusal: ConfigError for a mistake in the system file, otherwise LaunchError."""
         error_class: type[CampaignError] = LaunchError
-        message = f"sbatch refused {parameters['job_name']}: {refusal.words}"
+        message = f"sbatch refused {parameters['job_name']}: {refusal.message}"
         if refusal.kind == "mistake":
             error_class = ConfigError
             hosts = parameters.get("nodelist")
             request_text = f", which requests {hosts}" if hosts else ""
-            message = f"system {self._campaign.system.name}: slurm: {request.lease}{request_text}: {refusal.words}"
+            message = f"system {self._campaign.system.name}: slurm: {request.lease}{request_text}: {refusal.message}"
         return error_class(message + self._list_alternatives(refusal.key))
 
     def _list_alternatives(self, key: str) -> str:

@@ -70,7 +70,7 @@ class HostAnswers:
     lines: Mapping[str, tuple[str, ...]]
     problem: str = ""
     failed: Mapping[str, str] = field(default_factory=dict)
-    words: str = ""
+    messages: str = ""
 
 
 def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -166,7 +166,7 @@ def merge_answers(answers: Iterable[HostAnswers]) -> HostAnswers:
         {host: lines for step in steps for host, lines in step.lines.items()},
         "; ".join(step.problem for step in steps if step.problem),
         {host: reason for step in steps for host, reason in step.failed.items()},
-        "".join(step.words for step in steps),
+        "".join(step.messages for step in steps),
     )
 
 
@@ -247,7 +247,7 @@ def parse_answers(hosts: Sequence[str], code: int, out: str, messages: str) -> H
             complete_hosts.add(host[:-1])
     complete_lines = {host: tuple(lines[host]) for host in hosts if host in complete_hosts}
     if len(complete_lines) == len(hosts):
-        return HostAnswers(complete_lines, words=messages)
+        return HostAnswers(complete_lines, messages=messages)
     problem = find_last_error(messages) or f"srun ended with exit code {code} and no message"
     # If no host answered and none is named, Slurm refused the step, and no host is at fault.
     silent_hosts = (

@@ -24,12 +24,8 @@ FILES = ("campaign.yaml", "systems/site.yaml", "workloads/steps.yaml", "workload
 BASE = {name: (CORPUS / name).read_text() for name in FILES}
 LENGTH = 110
 REMEDY = re.compile(
-<<<<<<< HEAD
-    r"; |did you mean|there are|input should be|, such as|choose|: give |appears twice|is required|not allowed in an expression"
-=======
     r"; |did you mean|there are|input should be|, such as|choose|: give "
-    r"|is given twice|is required, and not both|not allowed in an expression"
->>>>>>> w-run
+    r"|appears twice|is required, and not both|not allowed in an expression"
 )
 
 

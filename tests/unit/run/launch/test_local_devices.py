@@ -81,7 +81,7 @@ def test_names_that_the_fabric_tells_stay_and_are_compared(listed: Any, tmp_path
     listed(1, 7)
     with pytest.raises(DeviceMismatchError, match=rf"slot0 \({UUID.format(0)}\); listed") as caught:
         verify_local_devices(system(), given, tmp_path)
-    assert [device.fabric_id for device in caught.value.lost] == ["slot0"]
+    assert [device.fabric_id for device in caught.value.missing_devices] == ["slot0"]
     assert caught.value.hosts == {}, "this machine is not left out for it"
 
 

@@ -399,29 +399,29 @@ _KEYS: Mapping[str, tuple[Mapping[str, float], float]] = {
 """Suffix of a key -> factors of the units that can be converted to the unit of the key, and the factor of that unit."""
 
 
-def suggest_remedy(kind: str, value: object, key: str) -> str:
+def suggest_remedy(problem_type: str, value: object, key: str) -> str:
     """Return '; ' and a suggestion for an invalid value, or '' if pydantic's message suffices.
 
     Args:
-        kind: pydantic's type of the problem.
+        problem_type: pydantic's type of the problem.
         value: the invalid value.
         key: key of the value.
     """
     if value is None:
         message = "the key has no value; add one, or remove the key"
-    elif kind in ("int_type", "int_parsing", "int_from_float", "float_type", "float_parsing"):
-        message = _suggest_number(value, key, is_integer_key=kind.startswith("int"))
-    elif kind == "string_type":
+    elif problem_type in ("int_type", "int_parsing", "int_from_float", "float_type", "float_parsing"):
+        message = _suggest_number(value, key, is_integer_key=problem_type.startswith("int"))
+    elif problem_type == "string_type":
         message = _suggest_text(value)
-    elif kind == "bool_type":
+    elif problem_type == "bool_type":
         message = "write true or false, without quotes"
-    elif kind in ("tuple_type", "list_type"):
+    elif problem_type in ("tuple_type", "list_type"):
         message = (
             f"write a list: [{', '.join(str(value).split())}]"
             if isinstance(value, str | int | float)
             else "write a list: [..]"
         )
-    elif kind in ("dict_type", "model_type", "model_attributes_type"):
+    elif problem_type in ("dict_type", "model_type", "model_attributes_type"):
         message = "write keys with values: {key: value}"
     else:
         return ""
