@@ -170,8 +170,9 @@ class DriverSupervisor:
                 if self.submitter.drivers_survive and not submission.log_file.exists():
                     directory = self.results.root.resolve()
                     log = f"and without a log, as on a host that cannot access {directory}; all hosts need access (--results)"
+                reason = f" ({status.description})" if status.description else ""
                 raise HostFailed(
-                    f"the driver of {self.lease} ended without a result{f' ({status.description})' if status.description else ''} {log}",
+                    f"the driver of {self.lease} ended without a result{reason} {log}",
                     status.failed_hosts,
                 )
 

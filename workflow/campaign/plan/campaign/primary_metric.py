@@ -57,8 +57,8 @@ def find_metric_problems(
         primary_metric.scaling in ("total_rate", "rate_per_device")
     ):
         yield (
-            f"{format_location('metric')}: '{primary_metric.name}' has `better: {primary_metric.better}`, which contradicts `scaling: "
-            f"{primary_metric.scaling}`; correct one of them, here or in the workload file"
+            f"{format_location('metric')}: '{primary_metric.name}' has `better: {primary_metric.better}`, "
+            f"which contradicts `scaling: {primary_metric.scaling}`; correct one of them, here or in the workload file"
         )
     if file.metric is None:
         return
