@@ -49,8 +49,8 @@ def test_an_unknown_spread_is_said_and_a_known_one_is_named(two: tuple[planted.T
     assert set(unknown.rows["method"]) == {CAMPAIGNS_UNKNOWN}
     assert unknown.means["low"].isna().all()
     said = " ".join(describe_findings(unknown))
-    assert "unknown before 3 earlier ones" in said
-    assert "4 cells not tested: the spread between campaigns is unknown." in said
+    assert "unknown until 3 earlier campaigns" in said
+    assert "4 cells were not tested: the spread between campaigns is unknown." in said
     known = compare(*two, spread=CampaignSpread(0.05**2, 4))
     assert not known.rows["says"].isin(["slower", "faster"]).any()
     assert set(known.rows["method"]) == {BETWEEN_CAMPAIGNS}

@@ -263,7 +263,7 @@ def test_a_device_without_memory_is_believed_whatever_the_exit() -> None:
         "CUDA_ERROR_OUT_OF_MEMORY\n",
         "MemoryError\n",
     ):
-        assert classify_failure(innocent, [0, 0], timed_out=False, killed_by_us=False) is None
+        assert classify_failure(innocent, [0, 0], timed_out=False, killed_by_launcher=False) is None
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_a_kill_is_want_of_memory_only_where_the_kernel_counted_one(log: str, co
 )
 def test_what_slurm_did_is_never_blamed_on_the_subject(line: str, said: str) -> None:
     with pytest.raises(LaunchError, match=said):
-        classify_failure(f"slurmstepd: error: {line}\n", [None], timed_out=False, killed_by_us=False)
+        classify_failure(f"slurmstepd: error: {line}\n", [None], timed_out=False, killed_by_launcher=False)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_progress_bars_colours_and_labels_do_not_hide_it() -> None:
 def test_there_is_always_an_answer_and_its_evidence_is_short(
     noise: str, codes: list[int | None], timed_out: bool, killed_by_us: bool
 ) -> None:
-    found = classify_failure(noise * 20, codes, timed_out=timed_out, killed_by_us=killed_by_us)
+    found = classify_failure(noise * 20, codes, timed_out=timed_out, killed_by_launcher=killed_by_us)
     ended_well = bool(codes) and all(code == 0 for code in codes) and not timed_out
     assert (found is None) == ended_well
     if found is not None:

@@ -134,7 +134,7 @@ class MemoryFrontier:
             self._evidence_path(key, cell.batch, "out", record.key).unlink(missing_ok=True)
             files.remove((cell.batch, "out", record.key))
             self._known.pop(key, None)
-            self.store.forget_implied_by(*record.key)
+            self.store.delete_implied_records(*record.key)
         if record.status == "ok" and files:
             self._write_evidence(key, cell, "fits", record)
             if key in self._known:

@@ -20,7 +20,7 @@ from campaign.plan.past_costs import RunSpan
 from campaign.run.progress import ProgressReporter
 from campaign.run.submitters import StillQueuedError, Submission, Submitter
 from campaign.spec.driver_messages import DriverRequest, DriverResult
-from campaign.spec.record import RecordStore, is_full
+from campaign.spec.record import RecordStore, is_disk_full
 
 _SECOND_INTERRUPT_TIMEOUT_S = 5.0  # timeout for a second Ctrl-C
 # Poll interval for a driver that has run for some time. A submitter with a longer poll interval uses its own.
@@ -160,7 +160,7 @@ class DriverSupervisor:
                 time.sleep(
                     max(self.submitter.poll_interval_s, min((time.monotonic() - started_s) / 100, _MAX_POLL_INTERVAL_S))
                 )
-            elif is_full(self.results.directory):
+            elif is_disk_full(self.results.directory):
                 raise RecordError(
                     f"{self.results.directory}: the disk is full, so the driver of {self.lease} ended; free some space, then run "
                     "the same command again (finished records are kept)"

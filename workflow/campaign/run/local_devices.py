@@ -81,7 +81,7 @@ def _match_names(
     """
     specs = {spec.name: spec for entry in system.hosts for spec in entry.split_hosts()}
     hosts = [specs[host.name] for host in composition.hosts if host.name in specs]
-    local_ids = [device.fabric_id for host in hosts for device in list_built_in_devices(host) if device.computes]
+    local_ids = [device.fabric_id for host in hosts for device in list_built_in_devices(host) if device.can_compute]
     expected_devices = list_physical_devices(machine)
     if all(device.fabric_id in local_ids for device in expected_devices):
         order = local_ids

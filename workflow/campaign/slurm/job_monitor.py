@@ -52,7 +52,7 @@ class JobMonitor:
             # A failure of the hosts that the job ran on before is reported only once.
             failures = self._faults.select_failed(self._last_hosts.pop(job_id, ()))
             # Slurm starts the job on other hosts unless its hosts are pinned.
-            is_alive = not (failures and self._system.pins_hosts)
+            is_alive = not (failures and self._system.are_hosts_pinned)
             return DriverStatus(is_alive, words, failures, queued=not state.held)
         if state.state == "RUNNING":
             self._last_hosts[job_id] = state.hosts

@@ -93,7 +93,7 @@ class JobParameters:
         known_runs = read_recorded_runs(
             RecordStore(self._results.directory), skip_implied=self._campaign.protocol.skip_implied
         )
-        missing = known_runs.list_missing_runs(plan.work)
+        missing = known_runs.list_missing_runs(plan.work_cells)
         longest_s = sum(cell.settings.time_limit_s for cell, _ in missing)
         # The forecast is ignored if a run has taken longer than predicted.
         is_outlasted = FirstRunFile(self._results.work_directory(request.lease)).was_cut_short()
@@ -139,7 +139,7 @@ class JobParameters:
 
 def list_pinned_hosts(system: SystemFile, request: DriverRequest) -> list[str]:
     """Return the hosts of the composition, or an empty list if Slurm chooses the hosts."""
-    if request.composition is None or not system.pins_hosts:
+    if request.composition is None or not system.are_hosts_pinned:
         return []
     return [host.name for host in Composition.from_document(request.composition).hosts]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from campaign.common import files
 from campaign.common.errors import CampaignError, ConfigError, LaunchError
+from campaign.common.wording import pluralize
 from campaign.plan.campaign.resolve import Campaign
 from campaign.slurm.job_parameters import JobParameters
 from campaign.slurm.job_submission import JobSubmissions, UnansweredSubmission
@@ -111,7 +112,9 @@ class JobQueue:
             return
         max_jobs = self._campaign.system.slurm.max_jobs
         if max_jobs is not None and self.count_jobs() >= max_jobs:
-            self._wait.start(f"the limit of {max_jobs} jobs is reached (slurm.max_jobs); waiting until some have ended")
+            self._wait.start(
+                f"the limit of {pluralize(max_jobs, 'job')} is reached (slurm.max_jobs); waiting until some have ended"
+            )
             return
         comment = self._parameters.build_comment(request, parameters)
         refusal = self._submissions.submit(self._make_driver(request), parameters, comment)

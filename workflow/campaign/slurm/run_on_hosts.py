@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from campaign.common.errors import ConfigError, LaunchError
 from campaign.common.processes.command import CompletedCommand, run_command
+from campaign.common.wording import pluralize
 from campaign.slurm.commands import SHOW_HIDDEN
 from campaign.slurm.parse import expand_hosts
 from campaign.spec.hardware import ComposedHost, Composition, Device
@@ -291,7 +292,7 @@ def place_on_hosts(composition: Composition, hosts: tuple[str, ...]) -> Composit
     hosts_by_name = {host.name: host for host in composition.hosts}
     if len(hosts) != len(hosts_by_name):
         raise LaunchError(
-            f"the allocation has {len(hosts)} hosts ({', '.join(hosts)}), but {len(hosts_by_name)} were requested"
+            f"the allocation has {pluralize(len(hosts), 'host')} ({', '.join(hosts)}), but {len(hosts_by_name)} were requested"
         )
     unmatched_hosts = iter([host for host in composition.hosts if host.name not in hosts])
     return Composition(

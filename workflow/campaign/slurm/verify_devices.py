@@ -238,7 +238,7 @@ def list_physical_devices(host: ComposedHost) -> tuple[Device, ...]:
     devices: dict[str, Device] = {}
     for device in host.devices:
         if device.launch is None or device.local:
-            devices.setdefault(device.physical, device)
+            devices.setdefault(device.physical_id, device)
     return tuple(devices.values())
 
 

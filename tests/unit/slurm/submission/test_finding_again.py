@@ -185,7 +185,7 @@ def test_how_a_driver_is_doing(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
     submitter = here.submitter()
     fate = submitter.check_driver(found)
     assert fate.alive
-    assert fate.words.startswith("job 1: ")
+    assert fate.words.startswith("job 1 ")
     assert "Priority" in fate.words
     fake_slurm.set("1", state="RUNNING", hosts="host2", reason="None")
     assert "host2" in submitter.check_driver(found).words
@@ -304,7 +304,7 @@ def test_a_look_that_began_before_sbatch_answered_tells_nothing_of_the_job(
     lease = here.leases()[0]
     with here.measuring(lease):
         found = submitter.submit(here.request(lease))
-    assert submitter.check_driver(found).words == "job 1: was submitted"
+    assert submitter.check_driver(found).words == "job 1 was submitted"
 
 
 def test_a_pending_job_is_given_up_when_looks_in_a_row_find_that_it_cannot_start(

@@ -22,7 +22,7 @@ from campaign.common.paths import CONFIG_DIRECTORY
 from campaign.fabrics import FABRICS, list_fabric_modules, load_fabric_kind
 from campaign.spec.campaign_file import CampaignFile
 from campaign.spec.fields import PATTERN_WORDS
-from campaign.spec.metric import unit_words
+from campaign.spec.metric import get_unit_words
 from campaign.spec.system_file import SystemFile
 from campaign.spec.yaml_file import Location, YamlFile, read_yaml
 from campaign.workloads import load_stored_class, load_workload_class, remove_obsolete_keys
@@ -315,7 +315,9 @@ def _format_problem(
             problems = [problem]
     texts = dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in problems)
     first, *further = texts
-    message = " or ".join([first[:1].lower() + first[1:], *(text.removeprefix("Input should be ") for text in further)])
+    # An acronym such as YAML at the beginning stays in capitals.
+    first = first if first[:2].isupper() else first[:1].lower() + first[1:]
+    message = " or ".join([first, *(text.removeprefix("Input should be ") for text in further)])
     if problem["type"] == "value_error" and isinstance(value, dict | list):
         return f"{where}: {message}"
     return f"{where}: {message} (found {_shorten(value)}){suggest_remedy(problem['type'], value, _last_key(inner))}"
@@ -439,7 +441,7 @@ def _suggest_number(text: object, key: str, *, is_integer_key: bool) -> str:
         return "write a whole number" if is_integer_key else "write a number"
     if isinstance(text, float):
         return f"write {text:.0f}" if text.is_integer() else "write a whole number"
-    words = unit_words(f"_{key}")
+    words = get_unit_words(f"_{key}")
     with suppress(ValueError):  # 1e3 is a text in YAML 1.1
         value = float(text)
         return (

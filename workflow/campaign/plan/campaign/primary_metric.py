@@ -53,7 +53,7 @@ def find_metric_problems(
         format_location: formats a key's position in the file.
     """
     leading = choose_primary_metric(file, workloads)
-    if leading.scales and leading.higher != (leading.scaling in ("total_rate", "rate_per_device")):
+    if leading.has_efficiency and leading.is_higher_better != (leading.scaling in ("total_rate", "rate_per_device")):
         yield (
             f"{format_location('metric')}: '{leading.name}' has `better: {leading.better}`, which contradicts `scaling: "
             f"{leading.scaling}`; correct one of them, here or in the workload file"
