@@ -234,7 +234,7 @@ class Protocol(FileModel):
     isolation: Literal["machine", "host", "none"] | None = None
     """Leases that may be measured at the same time. `machine`: one; `host`: leases on different hosts; `none`: as many as the pool
     allows. Default: `machine` if the system launches locally or is emulated, otherwise `host`. With `host`, training at the `pace`
-    of an emulated system runs side by side with two ranks per core, and each run reports the pace that it lost
+    of an emulated system runs side by side with three ranks per core, and each run reports the pace that it lost
     (`pace_lost_pct`)."""
     time_limit_s: Annotated[float, Field(gt=0)] = 900.0
     """Time limit of a run in seconds. A run that takes longer is stopped and recorded as `time_limit`."""
