@@ -60,7 +60,7 @@ def test_words_stand_within_the_picture_and_not_on_each_other(kind: str, name: s
 def test_open_markers_of_as_many_devices_on_several_hosts_stand_apart_and_are_named_once() -> None:
     pictures: list[MplFigure] = []
     with mock.patch.object(plot, "to_svg", lambda picture: pictures.append(picture) or UNPAINTED):
-        FIGURES["scaling"].draw(odd_sizes.data("20 cells"))
+        FIGURES["scaling"].draw(load_campaigns("20 cells")[0])
     picture = pictures[0]
     picture.draw_without_rendering()
     found = 0
@@ -75,7 +75,7 @@ def test_open_markers_of_as_many_devices_on_several_hosts_stand_apart_and_are_na
 
 
 def test_steps_that_differ_little_have_few_ticks_with_many_digits() -> None:
-    data = odd_sizes.data("200 cells")
+    data, _ = load_campaigns("200 cells")
     steps = data.steps.assign(time_s=1034.5 + 1e-3 * data.steps["time_s"])
     pictures: list[MplFigure] = []
     with mock.patch.object(plot, "to_svg", lambda picture: pictures.append(picture) or UNPAINTED):
