@@ -29,7 +29,8 @@ from tests.contract.fabric_fixtures import SYSTEMS, System
 
 OURS, OTHERS = "demo.c.1", "other.c.1"
 ADAPTERS = Path(campaign.fabrics.__file__).parent
-LIES_PER_ADDRESS = 2
+FIELDS_PER_ADDRESS = 2
+ABOUT_MEMBERS = ("empty", "short", "doubled", "foreign", "swapped")
 Lie = Callable[[Any], Any]
 IDENTITIES = frozenset(
     [
@@ -254,9 +255,10 @@ def lies_of(kind: str, server: ControlPlaneServer, directory: Path) -> list[tupl
 
 
 def draw_lies(lies: list[tuple[str, str, Lie | None]], kind: str, moment: str) -> list[tuple[str, str, Lie | None]]:
-    """Draw a few lies for each address, so that every kind of lie is told at some address; all with CAMPAIGN_EXPLORE=1.
+    """Draw a few lies for each address; all with CAMPAIGN_EXPLORE=1. The draw depends on `kind` and `moment` only.
 
-    The draw depends on `kind` and `moment` only. Fields that no adapter names come last, because nobody can miss them.
+    Every address is lied to about the members of its lists, because adapters decide by them. Other lies rotate over the addresses.
+    Fields that no adapter names come last, because nobody can miss them.
     """
     if "CAMPAIGN_EXPLORE" in os.environ:
         return lies
@@ -267,9 +269,11 @@ def draw_lies(lies: list[tuple[str, str, Lie | None]], kind: str, moment: str) -
         random.Random(f"{kind} {moment} {number}").shuffle(at_address)
         at_address.sort(key=lambda lie: lie[1].startswith("no ") and f'"{lie[1][3:]}"' not in sources)
         fields = [lie for lie in at_address if lie[1].startswith("no ")]
-        whole = sorted((lie for lie in at_address if lie not in fields), key=lambda lie: [*LIES, "stale"].index(lie[1]))
-        first = (LIES_PER_ADDRESS * number + (moment == "release")) % len(whole)
-        drawn += (whole[first:] + whole[:first])[:LIES_PER_ADDRESS] + fields[:LIES_PER_ADDRESS]
+        rotating = {lie[1]: lie for lie in at_address if lie not in fields and lie[1] not in ABOUT_MEMBERS}
+        names = [name for name in (*LIES, "stale") if name in rotating]
+        first = (number + (moment == "release")) % len(names)
+        drawn += [lie for lie in at_address if lie[1] in ABOUT_MEMBERS]
+        drawn += [rotating[names[first]], *fields[:FIELDS_PER_ADDRESS]]
     return drawn
 
 
