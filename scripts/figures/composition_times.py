@@ -88,7 +88,7 @@ def _describe_slowest_and_fastest(rows: pd.DataFrame) -> tuple[str, ...]:
 def _draw_phases(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
     """Draw a bar per configuration with its phases, and a dot per composition. Return SVG."""
     durations = {name: group.dropna() for name, group in leases.groupby("configuration")["compose_s"]}
-    looks = {phase: plot.series_look(position) for position, phase in enumerate(_PHASES)}
+    looks = {phase: plot.choose_series_look(position) for position, phase in enumerate(_PHASES)}
     phases = [phase for phase in _PHASES if rows[phase].notna().any()]
     figure, [[axes]] = plot.create_grid(1, height_in=0.9 + 0.36 * max(2, len(rows)))
     for place, row in enumerate(rows.to_dict("records")):
@@ -99,7 +99,7 @@ def _draw_phases(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
             is_release = phase == "release_s"
             # The release is not part of composing, so it has a bar of its own below.
             y, height, start_s = (place + 0.33, 0.14, 0.0) if is_release else (place, 0.46, start)
-            axes.barh(y, row[phase], height, left=start_s, **_bar_style(looks[phase]))
+            axes.barh(y, row[phase], height, left=start_s, **_build_bar_style(looks[phase]))
             start += 0.0 if is_release else row[phase]
         if row["leases"] > 1:
             ends = [row["compose_min_s"], row["compose_max_s"]]
@@ -110,11 +110,11 @@ def _draw_phases(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
     plot.label_panel_lines(axes, [f"{row['configuration']} (n = {row['leases']})" for row in rows.to_dict("records")])
     axes.set_xlabel("time (s)")
     axes.set_ylabel("configuration (n: leases)")
-    handles = [Patch(label=_PHASES[phase], **_bar_style(looks[phase])) for phase in phases]
+    handles = [Patch(label=_PHASES[phase], **_build_bar_style(looks[phase])) for phase in phases]
     plot.add_legend(figure, handles)
     return plot.to_svg(figure)
 
 
-def _bar_style(look: plot.SeriesLook) -> dict[str, Any]:
+def _build_bar_style(look: plot.SeriesLook) -> dict[str, Any]:
     """Return the bar style for a look."""
     return {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": plot.INK, "linewidth": 0.7}

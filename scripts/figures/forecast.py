@@ -85,27 +85,27 @@ def draw(data: FigureData) -> Drawing:
 def _draw_forecasts(rows: Sequence[Mapping[Any, Any]]) -> str:
     """Draw one line per lease, the first on top, over a logarithmic time axis. Return SVG."""
     figure, [[axes]] = plot.create_grid(1, height_in=0.9 + 0.26 * max(3, len(rows)))
-    expected_look, actual_look = plot.series_look(0), plot.series_look(1)
+    expected_look, actual_look = plot.choose_series_look(0), plot.choose_series_look(1)
     for place, row in enumerate(rows):
         if not math.isnan(row["low_s"]):
             axes.plot([row["low_s"], row["high_s"]], [place, place], color=expected_look.colour, linewidth=1.6)
-        axes.plot([row["expected_s"]], [place], **_dot_style(expected_look, is_filled=True))
-        axes.plot([row["actual_s"]], [place], **_dot_style(actual_look, is_filled=False))
+        axes.plot([row["expected_s"]], [place], **_build_dot_style(expected_look, is_filled=True))
+        axes.plot([row["actual_s"]], [place], **_build_dot_style(actual_look, is_filled=False))
     plot.set_logarithmic(axes)
     plot.label_panel_lines(axes, [_format_label(row) for row in rows])
     axes.set_xlabel("duration of the lease (s)")
     axes.set_ylabel("lease")
     handles = [
         plot.build_ink_key(
-            "expected, with interval", **{**_dot_style(expected_look, is_filled=True), "linestyle": "-"}
+            "expected, with interval", **{**_build_dot_style(expected_look, is_filled=True), "linestyle": "-"}
         ),
-        plot.build_ink_key("actual", **_dot_style(actual_look, is_filled=False)),
+        plot.build_ink_key("actual", **_build_dot_style(actual_look, is_filled=False)),
     ]
     plot.add_legend(figure, handles)
     return plot.to_svg(figure)
 
 
-def _dot_style(look: plot.SeriesLook, *, is_filled: bool) -> dict[str, Any]:
+def _build_dot_style(look: plot.SeriesLook, *, is_filled: bool) -> dict[str, Any]:
     """Return the marker style for a look."""
     return {
         "color": look.colour,

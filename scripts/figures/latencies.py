@@ -54,7 +54,7 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         "Latency by request rate, as reported by the client: median (dashed) and 99th percentile (solid). "
         "TTFT: time to first token; TPOT: time per later output token; E2E: time to the end of the answer. "
-        f"{describe_marks('point', rows['n_ok'], rows['interval_method'])}{panels.common_sentence()}"
+        f"{describe_marks('point', rows['n_ok'], rows['interval_method'])}{panels.format_common_sentence()}"
     )
     return plot.build_drawing(
         data,

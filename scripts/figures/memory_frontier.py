@@ -55,7 +55,7 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         "All planned batches of cells of which one ran out of memory. The line joins the largest batch that ran and the smallest "
         "that ran out of memory."
-        f"{panels.common_sentence()}"
+        f"{panels.format_common_sentence()}"
     )
     return plot.build_drawing(
         data,
@@ -120,15 +120,15 @@ def _find_frontiers(cells: pd.DataFrame, runs: pd.DataFrame, frontier_columns: l
         .transform("any")
     )
     for key, group in cells[has_limit.astype(bool)].groupby(frontier_columns, sort=False, dropna=False):
-        out = group[group["outcome"] == "out"].sort_values("batch", kind="stable")
+        out_of_memory_cells = group[group["outcome"] == "out"].sort_values("batch", kind="stable")
         implied_cells = group[group["outcome"] == "implied"].sort_values("batch", kind="stable")
-        ran = group.loc[group["state"] == "measured", "batch"]
-        kinds = {kind for words in out["failures"] for kind in _OOM_PATTERN.findall(words)}
+        measured_batches = group.loc[group["state"] == "measured", "batch"]
+        kinds = {kind for words in out_of_memory_cells["failures"] for kind in _OOM_PATTERN.findall(words)}
         rows.append(
             {
                 **dict(zip(frontier_columns, key, strict=True)),
-                "largest_ran": float(ran.max()) if len(ran) else math.nan,
-                "smallest_out": float(out["batch"].iloc[0]) if len(out) else math.nan,
+                "largest_ran": float(measured_batches.max()) if len(measured_batches) else math.nan,
+                "smallest_out": float(out_of_memory_cells["batch"].iloc[0]) if len(out_of_memory_cells) else math.nan,
                 "memory": " and ".join(sorted(kinds)),
                 "implied": ", ".join(str(batch) for batch in implied_cells["batch"]),
                 "evidence": ", ".join(dict.fromkeys(evidence.reindex(implied_cells["cell_id"]).dropna())),
@@ -205,7 +205,7 @@ def _draw_frontiers(panels: plot.Panels, cells: pd.DataFrame, frontier_columns: 
         marks = visible_rows[frontier_columns].assign(place=visible_rows.index).merge(cells, on=frontier_columns)
         _draw_row_lines(axes, visible_rows)
         for outcome, group in marks.groupby("outcome", sort=True):
-            axes.plot(group["batch"], group["place"], **_marker_style(outcome))
+            axes.plot(group["batch"], group["place"], **_build_marker_style(outcome))
         labels = [wording.format_axes(row, label_columns) for row in visible_rows.to_dict("records")]
         plot.label_panel_lines(axes, labels, grid="y")
         axes.set_xscale("log", base=2)
@@ -215,14 +215,16 @@ def _draw_frontiers(panels: plot.Panels, cells: pd.DataFrame, frontier_columns: 
         axes.set_xlim(batches[0] / 1.4, batches[-1] * 1.4)
 
     handles = [
-        plot.build_ink_key(_OUTCOME_TEXTS[name], **_marker_style(name)) for name in _MARKS if name in drawn_outcomes
+        plot.build_ink_key(_OUTCOME_TEXTS[name], **_build_marker_style(name))
+        for name in _MARKS
+        if name in drawn_outcomes
     ]
     return plot.draw_multiples(
         panels, draw_panel, handles, "batch per device (samples)", "cell", height_in=1.0 + 0.24 * tallest
     )
 
 
-def _marker_style(outcome: str) -> dict[str, Any]:
+def _build_marker_style(outcome: str) -> dict[str, Any]:
     """Return the marker style of an outcome."""
     colour = {"ran": plot.COLOURS[2], "out": plot.COLOURS[5], "implied": plot.COLOURS[5]}.get(outcome, plot.INK)
     fill_colour = "none" if outcome == "implied" else colour

@@ -52,7 +52,7 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no two measured cells differ only in their number of hosts")
     panel_columns = [*comparable_cells.PANEL_COLUMNS, *comparable_cells.list_option_columns(rows)]
     panels = plot.split_into_panels(rows, panel_columns, series=("batch", "ranks"))
-    sources = analyze_spread_sources(data.runs, data.metric.higher)
+    sources = analyze_spread_sources(data.runs, data.metric.is_higher_better)
     answers = [
         sources.explain_ratio_by_hosts(str(name), ratio)
         for name, ratio in zip(rows["workload"], rows["ratio"], strict=True)
@@ -61,7 +61,7 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         f"{data.metric.label.capitalize()} of equal numbers of devices. "
         f"{describe_marks('bar', rows['n_ok'], rows['interval_method'])} Above a bar: its drop from the group's first bar."
-        f"{panels.common_sentence()}"
+        f"{panels.format_common_sentence()}"
     )
     hosts = sorted(set(plot.collect_panel_values(panels, "hosts")))
     equal = [*comparable_cells.PANEL_COLUMNS, *comparable_cells.list_option_columns(data.cells), "batch", "ranks"]
@@ -74,7 +74,7 @@ def draw(data: FigureData) -> Drawing:
             lambda cells: (
                 "devices in use\nbatch per device (samples)" if _has_several_batches(cells) else "devices in use"
             ),
-            data.metric.axis,
+            data.metric.axis_label,
         ),
         {
             "Workload": columns.description_column(select_distinguishing_columns(rows, [*panel_columns, "batch"])),
@@ -93,7 +93,7 @@ def draw(data: FigureData) -> Drawing:
         caption=caption,
         glance=lambda: _draw_overview(rows),
         limits=(*panels.list_limits(), plot.describe_cut_intervals(rows, plot.RATE)),
-        findings=_describe_drops(rows, panel_columns, sources, data.design, data.metric.performance),
+        findings=_describe_drops(rows, panel_columns, sources, data.design, data.metric.performance_name),
         coverage=describe_cell_coverage(comparable_cells.select_varied_cells(data.cells, equal, "hosts")),
     )
 
@@ -108,18 +108,18 @@ def _format_host_explanation(row: Any) -> str:
 
 def _draw_overview(rows: pd.DataFrame) -> str:
     """Draw the overview of drops on more hosts, for the largest number of devices of each workload. Return SVG."""
-    spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
-    largest = spread[spread["ranks"] == spread.groupby("workload")["ranks"].transform("max")]
-    largest = largest.drop_duplicates(["workload", "hosts"])
+    drops = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
+    largest_drops = drops[drops["ranks"] == drops.groupby("workload")["ranks"].transform("max")]
+    largest_drops = largest_drops.drop_duplicates(["workload", "hosts"])
     dots = [
         (
             f"{row['workload']}, {wording.format_axis_value('hosts', row['hosts'])}",
             *(row[name] for name in _DROP_COLUMNS),
         )
-        for row in largest.to_dict("records")
+        for row in largest_drops.to_dict("records")
     ]
     return plot.draw_glance_dots(
-        dots, f"drop from {wording.format_axis_value('hosts', largest['against_hosts'].min())} (%)", 0.0
+        dots, f"drop from {wording.format_axis_value('hosts', largest_drops['against_hosts'].min())} (%)", 0.0
     )
 
 
@@ -137,16 +137,16 @@ def _describe_drops(
         design: design of the experiment.
         measure: name of the performance that drops.
     """
-    spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
-    if spread.empty:
+    drops = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
+    if drops.empty:
         return ()
-    label_columns = select_distinguishing_columns(spread, [*panel_columns, "batch"])
-    is_known = any(sources.find_host_component(str(name)) for name in spread["workload"].unique())
+    label_columns = select_distinguishing_columns(drops, [*panel_columns, "batch"])
+    is_known = any(sources.find_host_component(str(name)) for name in drops["workload"].unique())
     unknown_note = () if is_known else ("Host-to-host variation is unknown: every cell ran on one set of hosts.",)
-    if len(spread) > 1:
+    if len(drops) > 1:
         label_columns = [*label_columns, *(name for name in ("ranks", "hosts") if name not in label_columns)]
         effect = verdict.summarize_effects(
-            spread,
+            drops,
             design,
             label_columns,
             f"Spreading the same devices over more hosts lowers {measure} by {{}}",
@@ -154,12 +154,12 @@ def _describe_drops(
             lambda ratio: 100 * (1 - ratio),
             wording.format_percent,
         )
-        return (effect, *_describe_unexplained_drops(spread), *unknown_note)
-    row = spread.to_dict("records")[0]
+        return (effect, *_describe_unexplained_drops(drops), *unknown_note)
+    row = drops.to_dict("records")[0]
     devices = wording.format_axis_value("ranks", row["ranks"])
     hosts = f"{wording.format_axis_value('hosts', row['hosts'])} instead of {row['against_hosts']:.0f}"
     sentence = verdict.summarize_effects(
-        spread,
+        drops,
         design,
         label_columns,
         f"{measure[:1].upper()}{measure[1:]} of {devices} is {{}} lower on {hosts}",

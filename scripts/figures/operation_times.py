@@ -94,7 +94,7 @@ def _draw_operations(rows: pd.DataFrame, operations: pd.DataFrame) -> str:
         operations: single operations with their duration in seconds.
     """
     figure, [[axes]] = plot.create_grid(1, height_in=0.8 + 0.5 * max(2, len(rows)))
-    look = plot.series_look(0)
+    look = plot.choose_series_look(0)
     tick: dict[str, Any] = {"color": plot.INK, "marker": "|", "markersize": 8, "linestyle": ""}
     for place, row in enumerate(rows.to_dict("records")):
         is_operation = (operations["operation"] == row["operation"]) & (operations["device"] == row["device"])

@@ -66,7 +66,7 @@ def draw(data: FigureData) -> Drawing:
     marks = describe_marks("point", paired_rows["n_ok"], paired_rows["method"], "overhead")
     caption = (
         f"Additional time compared with the attachment of {data.baseline}. {marks} "
-        f"Zero: as fast as the baseline.{panels.common_sentence()}"
+        f"Zero: as fast as the baseline.{panels.format_common_sentence()}"
     )
     label_columns = ["workload", *_list_row_columns(paired_rows), *panel_columns]
     return plot.build_drawing(
@@ -191,10 +191,10 @@ def _draw_line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.Ser
                 transform=transform,
                 ha="right",
                 va="center",
-                fontsize=plot.small_font_pt(),
+                fontsize=plot.get_small_font_pt(),
             )
             continue
-        error_low, error_high = plot.interval_lengths(row, "overhead_pct", "overhead_low", "overhead_high")
+        error_low, error_high = plot.compute_interval_lengths(row, "overhead_pct", "overhead_low", "overhead_high")
         axes.errorbar(
             row["overhead_pct"],
             y,

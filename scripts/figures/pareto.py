@@ -74,7 +74,7 @@ def draw(data: FigureData) -> Drawing:
     thinning_text = "The front and some of the many other cells are drawn." if is_thinned else ""
     caption = (
         f"{describe_marks('mark', rows['n_ok'], rows['interval_method'])} The line joins the front; "
-        f"hollow: clearly worse.{panels.common_sentence()}"
+        f"hollow: clearly worse.{panels.format_common_sentence()}"
     )
     value_columns = ["front", "near", "mean", "ci_low", "ci_high", "cost", "cost_low", "cost_high", "n_ok"]
     return plot.build_drawing(
@@ -257,7 +257,7 @@ def _draw_panels(panels: plot.Panels) -> str:
                 _draw_marks(axes, marks[is_drawn], looks[name], is_filled=bool(near))
         front = panel_rows[panel_rows["front"] > 0].sort_values("front")
         axes.plot(front["cost"], front["mean"], color=plot.INK, linewidth=0.9, zorder=1)
-        text_style = {"textcoords": "offset points", "ha": "left", "fontsize": plot.small_font_pt()}
+        text_style = {"textcoords": "offset points", "ha": "left", "fontsize": plot.get_small_font_pt()}
         for row in front.iloc[:: -(-len(front) // _MAX_NUMBERS_PER_PANEL)].to_dict("records"):
             axes.annotate(str(row["front"]), (row["cost"], row["mean"]), xytext=(4, 3), **text_style)
         is_logarithmic = bool(panel_rows["mean"].max() > 12 * panel_rows["mean"].min())

@@ -40,14 +40,14 @@ def draw(data: FigureData) -> Drawing:
     panels = plot.split_into_panels(rows, panel_columns)
     caption = (
         f"{data.metric.label.capitalize()} by devices in use and devices composed into the host. "
-        f"{describe_marks('bar', rows['n_ok'], rows['interval_method'])} CV: of a group's means.{panels.common_sentence()}"
+        f"{describe_marks('bar', rows['n_ok'], rows['interval_method'])} CV: of a group's means.{panels.format_common_sentence()}"
     )
     sizes = sorted(set(plot.collect_panel_values(panels, "devices_per_host")))
     return plot.build_drawing(
         data,
         rows,
         lambda: Bars(sizes, format_series="of {} composed".format).draw_multiples(
-            panels, _group_bars, _format_axis_label, data.metric.axis
+            panels, _group_bars, _format_axis_label, data.metric.axis_label
         ),
         {
             "Workload": columns.description_column(select_distinguishing_columns(rows, [*panel_columns, "batch"])),
@@ -61,7 +61,7 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         limits=(*panels.list_limits(), plot.describe_cut_intervals(rows, plot.RATE)),
-        findings=_describe_variation(rows, panel_columns, data.design, data.metric.performance),
+        findings=_describe_variation(rows, panel_columns, data.design, data.metric.performance_name),
         coverage=describe_cell_coverage(_select_planned(data.cells)),
     )
 
@@ -90,9 +90,11 @@ def _describe_variation(rows: pd.DataFrame, panel_columns: list[str], design: De
     sentences = [_describe_change_from_smallest(rows, [*panel_columns, "batch"], design, measure)]
     row: Any = cases.loc[cases["case_cv_pct"].idxmax()]
     label_columns = select_distinguishing_columns(cases, [*panel_columns, "batch"])
-    repeats = rows["cv_pct"].max()
+    repetition_cv_pct = rows["cv_pct"].max()
     repetition_text = (
-        f" Repetitions of one cell vary by up to {wording.format_percent(repeats)}." if pd.notna(repeats) else ""
+        f" Repetitions of one cell vary by up to {wording.format_percent(repetition_cv_pct)}."
+        if pd.notna(repetition_cv_pct)
+        else ""
     )
     sentences.append(
         f"With the same devices in use, {measure} varies between sizes of the host by up to "

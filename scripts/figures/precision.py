@@ -37,12 +37,12 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no measured cell has a counterpart in another precision")
     panel_columns = ["workload", "shape", "attached", "storage", "device", *comparable_cells.list_option_columns(rows)]
     panels = plot.split_into_panels(_order_panels(rows, panel_columns, data.baseline), panel_columns, series=("batch",))
-    first = "Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
+    order_text = "Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
     reference = rows["reference"].iloc[0]
     caption = (
         f"{data.metric.label.capitalize()} by batch and precision. "
         f"{describe_marks('bar', rows['n_ok'], rows['interval_method'])} Above a bar: "
-        f"its speed-up over {reference}.{panels.common_sentence()}"
+        f"its speed-up over {reference}.{panels.format_common_sentence()}"
     )
     names = sorted(set(plot.collect_panel_values(panels, "precision")), key=comparable_cells.rank_precision)
     equal = [*comparable_cells.HARDWARE_COLUMNS, *comparable_cells.list_option_columns(data.cells), "workload", "batch"]
@@ -53,7 +53,7 @@ def draw(data: FigureData) -> Drawing:
             panels,
             lambda cells: group_bars(cells, "batch", "precision", sort=True),
             "batch per device (samples)",
-            data.metric.axis,
+            data.metric.axis_label,
         ),
         {
             "Workload": columns.description_column(select_distinguishing_columns(rows, panel_columns)),
@@ -66,8 +66,8 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         glance=lambda: _draw_overview(rows),
-        limits=(*panels.list_limits(), first, plot.describe_cut_intervals(rows, plot.RATE)),
-        findings=_describe_speedups(rows, panel_columns, data.design, data.metric.performance),
+        limits=(*panels.list_limits(), order_text, plot.describe_cut_intervals(rows, plot.RATE)),
+        findings=_describe_speedups(rows, panel_columns, data.design, data.metric.performance_name),
         coverage=describe_cell_coverage(comparable_cells.select_varied_cells(data.cells, equal, "precision")),
     )
 

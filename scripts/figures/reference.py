@@ -28,7 +28,7 @@ def draw(data: FigureData) -> Drawing:
     reference = data.protocol.get("reference")
     if not reference:
         return nothing("the campaign measures no reference (protocol: reference)")
-    estimate = estimate_drift(data.reference, higher_is_better=data.metric.higher)
+    estimate = estimate_drift(data.reference, higher_is_better=data.metric.is_higher_better)
     rows = estimate.leases
     if rows.empty:
         return nothing("no run of the reference is valid")
@@ -68,20 +68,20 @@ def _format_kinds(count: int) -> str:
 
 def _describe_drift(estimate: Drift, data: FigureData) -> str:
     """Return a sentence on whether the system drifted, by how much, and which drift would have been detected."""
-    number = (
+    span_text = (
         f"{wording.pluralize(len(estimate.leases), 'composition')} in {wording.format_seconds(3600 * estimate.span_h)}"
     )
     if not estimate.is_known:
-        return f"Whether the system drifted is unknown: too few compositions measured the reference ({number})."
+        return f"Whether the system drifted is unknown: too few compositions measured the reference ({span_text})."
     value, low, high = (wording.format_percent(change_pct, 1) for change_pct in estimate.change_pct)
     if not estimate.is_significant:
         return (
-            f"No significant drift: the speed of the reference changed by {value} [{low} to {high}] over {number}. A change of "
+            f"No significant drift: the speed of the reference changed by {value} [{low} to {high}] over {span_text}. A change of "
             f"{wording.format_percent(estimate.detectable_pct, 1)} would be detected in 80 of 100 such campaigns."
         )
     noise = wording.format_percent(100 * estimate.noise, 1)
     return (
-        f"The system drifted: the speed of the reference changed by {value} [{low} to {high}] over {number}, while its noise "
+        f"The system drifted: the speed of the reference changed by {value} [{low} to {high}] over {span_text}, while its noise "
         f"between compositions is {noise}. {_describe_consequence(data)}"
     )
 
@@ -114,7 +114,7 @@ def _draw_drift(rows: pd.DataFrame, estimate: Drift, runs: pd.DataFrame) -> str:
         if place % 2 == 0:
             axes.axvspan(ends[0].min(), ends[1].max(), color=plot.INK, alpha=0.08, linewidth=0)
     for place, (attach, group) in enumerate(rows.groupby("attach", sort=True)):
-        look = plot.series_look(place)
+        look = plot.choose_series_look(place)
         axes.plot(
             group["time_h"], 100 * (group["relative"] - 1), look.marker, color=look.colour, label=f"{attach} device"
         )

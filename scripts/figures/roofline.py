@@ -40,7 +40,7 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         "Efficiency relative to one device, by the ratio of all-reduce time to computing time. "
         f"{describe_marks('point', rows['n_ok'], rows['method'], 'efficiency')} "
-        f"Solid: complete overlap; dashed: no overlap.{panels.common_sentence()}"
+        f"Solid: complete overlap; dashed: no overlap.{panels.format_common_sentence()}"
     )
     label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.list_option_columns(rows)]
     return plot.build_drawing(
@@ -72,8 +72,10 @@ def _tabulate_efficiencies(data: FigureData) -> pd.DataFrame:
     """
     equal = ["workload", "batch", "precision", "device", *comparable_cells.list_option_columns(data.cells)]
     cells = data.cells[data.cells["n_ok"] > 0].reset_index(drop=True)
-    single = (cells["ranks"] == 1) & (cells["attach"] == "local") & (cells["devices_per_host"] == 1)
-    rows = comparable_cells.compare_with_reference(cells, equal, single, data.design, is_scaled_by_devices=True)
+    is_single_device = (cells["ranks"] == 1) & (cells["attach"] == "local") & (cells["devices_per_host"] == 1)
+    rows = comparable_cells.compare_with_reference(
+        cells, equal, is_single_device, data.design, is_scaled_by_devices=True
+    )
     models = {
         links.configuration: (links.document["model"] or {}).get("allreduce")
         for links in select_shown_links(data.links)
@@ -117,11 +119,14 @@ def _describe_link_bounds(rows: pd.DataFrame) -> tuple[str, ...]:
     slow_rows = rows[rows["tested"] & (rows["efficiency_high"] < rows["unoverlapped"])]
     if len(slow_rows):
         case: Any = slow_rows.loc[(slow_rows["efficiency_pct"] / slow_rows["unoverlapped"]).idxmin()]
-        size = f"{wording.format_percent(case['efficiency_pct'])} instead of {wording.format_percent(case['unoverlapped'])}"
+        efficiency_text = (
+            f"{wording.format_percent(case['efficiency_pct'])} instead "
+            f"of {wording.format_percent(case['unoverlapped'])}"
+        )
         conditions = "; ".join(filter(None, (wording.format_axes(case, label_columns), verdict.describe_basis(case))))
         sentences.append(
             f"In {wording.pluralize(len(slow_rows), 'cell')}, efficiency is below the bound without overlap; the "
-            f"{'value' if len(slow_rows) == 1 else 'worst value'} is {size} ({conditions}). "
+            f"{'value' if len(slow_rows) == 1 else 'worst value'} is {efficiency_text} ({conditions}). "
             "Shared cores, input or waiting for the slowest rank may take additional time."
         )
     return tuple(sentences)

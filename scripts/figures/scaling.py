@@ -69,15 +69,15 @@ def draw(data: FigureData) -> Drawing:
     if data.metric.scaling != "total_rate":
         rows = scaling_curves.add_empty_model_columns(rows)
     panels = plot.split_into_panels(_select_panels_with_runs(rows, panel_columns), panel_columns, series=("batch",))
-    scales, name = data.metric.scales, data.metric.label.capitalize()
-    cut = plot.describe_cut_intervals(rows, plot.RATE) or (
+    scales, name = data.metric.has_efficiency, data.metric.label.capitalize()
+    cut_text = plot.describe_cut_intervals(rows, plot.RATE) or (
         plot.describe_cut_intervals(_drop_references(rows), _EFFICIENCY) if scales else ""
     )
     caption = (
         f"{f'{name} (top) and efficiency (bottom)' if scales else name} by devices in use. "
         f"{describe_marks('point', rows['n_ok'], rows['interval_method'])} "
         f"{'Dotted: ideal. ' if scales else ''}Lines join the fewest hosts; open "
-        f"markers: more hosts.{panels.common_sentence()}{'' if scales else _explain_missing_ideal(data.metric)}"
+        f"markers: more hosts.{panels.format_common_sentence()}{'' if scales else _explain_missing_ideal(data.metric)}"
     )
     if scales:
         ratio_columns = {
@@ -86,7 +86,7 @@ def draw(data: FigureData) -> Drawing:
             **verdict.P_AGAINST_IDEAL_COLUMN,
         }
     else:
-        ratio_columns = {**columns.ratio_columns(f"Ratio of {data.metric.performance}"), **verdict.P_COLUMN}
+        ratio_columns = {**columns.ratio_columns(f"Ratio of {data.metric.performance_name}"), **verdict.P_COLUMN}
     return plot.build_drawing(
         data,
         rows,
@@ -101,7 +101,7 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         glance=lambda: _draw_overview(rows, data.metric),
-        limits=(*panels.list_limits(), cut),
+        limits=(*panels.list_limits(), cut_text),
         findings=_describe_scaling(rows, panel_columns, data.design, data.metric),
         coverage=describe_cell_coverage(rows),
     )
@@ -122,7 +122,7 @@ def _draw_overview(rows: pd.DataFrame, metric: Metric) -> str:
         line = max((group for _, group in workload_rows.groupby(["precision", "batch"], sort=False)), key=len)
         lines.append((str(workload), line["ranks"].tolist(), line["ratio"].tolist()))
     return plot.draw_glance_lines(
-        lines, "devices in use", "speed-up" if metric.scales else "ratio", draw_ideal=metric.scales
+        lines, "devices in use", "speed-up" if metric.has_efficiency else "ratio", draw_ideal=metric.has_efficiency
     )
 
 
@@ -170,7 +170,7 @@ def _describe_scaling(rows: pd.DataFrame, panel_columns: list[str], design: Desi
         ends = _describe_speedup(last.to_dict("records")[0], label_columns, metric)
     else:
         ends = _describe_efficiencies(last, label_columns, design, metric)
-    if not metric.scales:
+    if not metric.has_efficiency:
         return (ends, *_describe_failed_lines(rows, series))
     dips = tuple(_describe_dips(rows, label_columns))
     return (*dips, ends, *_describe_fits(rows), *_describe_absent_dips(rows), *_describe_failed_lines(rows, series))
@@ -181,9 +181,11 @@ def _describe_speedup(row: Any, label_columns: list[str], metric: Metric) -> str
     ratio = wording.format_with_interval(row["ratio"], row["ratio_low"], row["ratio_high"], wording.format_ratio)
     caveat = verdict.explain_missing_test(row) if verdict.is_untested(row) else ""
     conditions = "; ".join(filter(None, (wording.format_axes(row, label_columns), verdict.describe_basis(row), caveat)))
-    efficiency = f", an efficiency of {wording.format_percent(row['efficiency_pct'], 0)}" if metric.scales else ""
+    efficiency = (
+        f", an efficiency of {wording.format_percent(row['efficiency_pct'], 0)}" if metric.has_efficiency else ""
+    )
     return (
-        f"{wording.format_axis_value('ranks', row['ranks'])} reach {ratio} the {metric.total_performance} of "
+        f"{wording.format_axis_value('ranks', row['ranks'])} reach {ratio} the {metric.total_performance_name} of "
         f"{wording.format_axis_value('ranks', row['against_ranks'])}{efficiency} ({conditions})."
     )
 
@@ -200,9 +202,9 @@ def _describe_efficiencies(last: pd.DataFrame, label_columns: list[str], design:
         metric: metric of the campaign.
     """
     effect_columns = [*label_columns, *(["ranks"] if "ranks" not in label_columns else [])]
-    if not metric.scales:
+    if not metric.has_efficiency:
         effect = verdict.summarize_range(last, design, effect_columns, float, wording.format_ratio)
-        return f"The ratio of {metric.performance} with the most devices of each line to the fewest is {effect}."
+        return f"The ratio of {metric.performance_name} with the most devices of each line to the fewest is {effect}."
     efficiencies = last.assign(ratio=last["ratio"] / last["ideal"])
     effect = verdict.summarize_range(
         efficiencies, design, effect_columns, lambda ratio: 100 * ratio, wording.format_percent
@@ -293,7 +295,7 @@ def _draw_scaling(panels: plot.Panels, metric: Metric) -> str:
     batches = sorted(set(plot.collect_panel_values(panels, "batch")))
     looks = plot.assign_looks(batches)
     all_rows = pd.concat([panel.rows for panel in panels.shown])
-    scales = metric.scales
+    scales = metric.has_efficiency
     figure, axes = plot.create_grid(len(panels.shown), height_in=3.3, heights=(2.2, 1) if scales else (1,))
     for position, (panel, (top, *efficiency_axes)) in enumerate(zip(panels.shown, axes, strict=True)):
         plot.set_panel_title(top, panel.label)
@@ -307,7 +309,7 @@ def _draw_scaling(panels: plot.Panels, metric: Metric) -> str:
             host_labels |= _draw_line(top, efficiency_axes, rows, looks[batch], part, metric)
         # One label for all batches is next to the rightmost marker.
         for (_, words), point in host_labels.items():
-            top.annotate(words, point, (6, -3), textcoords="offset points", fontsize=plot.small_font_pt())
+            top.annotate(words, point, (6, -3), textcoords="offset points", fontsize=plot.get_small_font_pt())
         _draw_gaps(top, panel.rows, looks)
         if (panel.rows["n_ok"] > 0).any():
             growth = panel.rows["ideal"] if metric.scaling == "total_rate" else 1
@@ -321,7 +323,7 @@ def _draw_scaling(panels: plot.Panels, metric: Metric) -> str:
         bottom.set_xlim(0, panel.rows["ranks"].max() * (1.36 if host_labels else 1.14))
         bottom.set_xlabel("devices in use")
         if plot.is_leftmost(position):
-            top.set_ylabel(metric.axis)
+            top.set_ylabel(metric.axis_label)
             for axes_below in efficiency_axes:
                 axes_below.set_ylabel("efficiency (%)")
     hollow = {"linestyle": "", "markerfacecolor": "none"}
@@ -386,28 +388,28 @@ def _draw_gaps(axes: Any, rows: pd.DataFrame, looks: dict[Any, plot.SeriesLook])
     remainder = [f"and {len(texts) - _MAX_LISTED_GAPS:,} more"] if len(texts) > _MAX_LISTED_GAPS else []
     words = "\n".join([*texts[:_MAX_LISTED_GAPS], *remainder])
     text_style = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
-    axes.text(0.99, 0.07, words, fontsize=plot.small_font_pt(), zorder=5, in_layout=False, **text_style)
+    axes.text(0.99, 0.07, words, fontsize=plot.get_small_font_pt(), zorder=5, in_layout=False, **text_style)
 
 
-def _shift_markers(rows: pd.DataFrame, part: float) -> pd.Series:
+def _shift_markers(rows: pd.DataFrame, share: float) -> pd.Series:
     """Return the horizontal positions of markers. Those of several hosts are shifted to the right.
 
     The shift is at most a third of the distance to the next number of devices.
 
     Args:
         rows: cells of a line.
-        part: share of the shift, which separates the lines of several batches.
+        share: share of the shift, which separates the lines of several batches.
     """
     counts = np.array(sorted(rows["ranks"].unique()), dtype=float)
     gaps = np.append(np.diff(counts), counts[-1] * 0.46)
     room = rows["ranks"].map(dict(zip(counts, gaps, strict=True)))
     # With the same number of devices, more hosts are shifted further.
     hosts = rows.groupby("ranks")["hosts"].rank(method="dense") / rows.groupby("ranks")["hosts"].transform("nunique")
-    return rows["ranks"] + part * hosts * np.minimum(0.35 * room, 0.16 * counts[-1]) * ~rows["compact"].astype(bool)
+    return rows["ranks"] + share * hosts * np.minimum(0.35 * room, 0.16 * counts[-1]) * ~rows["compact"].astype(bool)
 
 
 def _draw_line(
-    top: Any, efficiency_axes: list[Any], rows: pd.DataFrame, look: plot.SeriesLook, part: float, metric: Metric
+    top: Any, efficiency_axes: list[Any], rows: pd.DataFrame, look: plot.SeriesLook, share: float, metric: Metric
 ) -> dict[tuple[int, str], tuple[float, float]]:
     """Draw a line with its markers, ideal, model and dips.
 
@@ -419,7 +421,7 @@ def _draw_line(
         efficiency_axes: axes of the efficiency; empty for a metric without one.
         rows: cells of the line.
         look: look of the line.
-        part: share of the shift of markers of several hosts.
+        share: share of the shift of markers of several hosts.
         metric: metric of the campaign.
     """
     line = rows[rows["compact"] & (rows["n_ok"] > 0)]
@@ -427,7 +429,7 @@ def _draw_line(
     if line.empty:
         return host_labels
     start = line.iloc[0]
-    if metric.scales:
+    if metric.has_efficiency:
         counts = np.linspace(start["ranks"], line["ranks"].max(), 40 if metric.scaling == "time_of_fixed_work" else 2)
         power = {"total_rate": 1, "time_of_fixed_work": -1}.get(str(metric.scaling), 0)
         ideal = start["mean"] * (counts / start["ranks"]) ** power
@@ -454,7 +456,7 @@ def _draw_line(
     # The reference is 100 % by definition, so it has no interval.
     is_reference = measured_rows["cell_id"] == start["cell_id"]
     bounds = ["efficiency_low", "efficiency_high"]
-    measured_rows = measured_rows.assign(**measured_rows[bounds].mask(is_reference), at=_shift_markers(rows, part))
+    measured_rows = measured_rows.assign(**measured_rows[bounds].mask(is_reference), at=_shift_markers(rows, share))
     for hollow, marker_rows in measured_rows.groupby(measured_rows["hosts"] > 1, sort=True):
         plot.draw_points(top, marker_rows, marker_rows["at"], plot.RATE, look, bool(hollow))
         for bottom in efficiency_axes:

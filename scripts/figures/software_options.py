@@ -8,7 +8,7 @@ from campaign.analysis.statistics import comparable_cells, software_options, ver
 from campaign.analysis.statistics.experiment_design import Design
 from campaign.common import wording
 from campaign.report import bars, columns, plot
-from campaign.report.bars import BarGroups, Bars, group_bars, panel_height_in
+from campaign.report.bars import BarGroups, Bars, compute_panel_height_in, group_bars
 from campaign.report.figure import (
     ANSWERS,
     Drawing,
@@ -53,7 +53,7 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         f"{data.metric.label.capitalize()} by configuration and option. "
         f"{describe_marks('bar', rows['n_ok'], rows['interval_method'])} Above a bar: "
-        f"its speed-up over the plain variant.{panels.common_sentence()}"
+        f"its speed-up over the plain variant.{panels.format_common_sentence()}"
     )
     drawn_configurations = plot.collect_panel_values(panels, "configuration")
     places = dict(
@@ -70,8 +70,8 @@ def draw(data: FigureData) -> Drawing:
             panels,
             _group_bars,
             "configuration",
-            data.metric.axis,
-            panel_height_in(2.6, drawn_configurations),
+            data.metric.axis_label,
+            compute_panel_height_in(2.6, drawn_configurations),
             rotation=90,
         ),
         {
@@ -86,7 +86,7 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         limits=(*panels.list_limits(), remainder_text, plot.describe_cut_intervals(shown_rows, plot.RATE)),
-        findings=_describe_speedups(rows, panel_columns, data.design, data.metric.performance),
+        findings=_describe_speedups(rows, panel_columns, data.design, data.metric.performance_name),
         coverage=describe_cell_coverage(software_options.select_cells_with_options(data.cells)[0]),
     )
 

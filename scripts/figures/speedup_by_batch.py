@@ -35,7 +35,7 @@ _SPEEDUP = plot.IntervalColumns("ratio", "ratio_low", "ratio_high")
 
 def draw(data: FigureData) -> Drawing:
     """Draw the speed-up over the smallest number of devices, by batch, with a line per number of devices."""
-    if not data.metric.scales:
+    if not data.metric.has_efficiency:
         return nothing(f"{data.metric.label} has no known ideal speed-up (`scaling` of the metric)")
     rows = comparable_cells.compare_speedups_by_batch(data.cells, data.design, data.metric)
     if rows.empty:
@@ -47,7 +47,7 @@ def draw(data: FigureData) -> Drawing:
     )
     caption = (
         "Speed-up over the smallest number of devices at the same batch. "
-        f"{describe_marks('point', rows['n_ok'], rows['method'], 'speed-up')} Dotted: ideal.{panels.common_sentence()}"
+        f"{describe_marks('point', rows['n_ok'], rows['method'], 'speed-up')} Dotted: ideal.{panels.format_common_sentence()}"
     )
     series = comparable_cells.compare_device_counts(data.cells, data.design, data.metric)
     return plot.build_drawing(

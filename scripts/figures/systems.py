@@ -45,12 +45,12 @@ def draw(data: FigureData) -> Drawing:
     panels = plot.split_into_panels(lines, panel_columns)
     caption = (
         f"{data.metric.label.capitalize()} by devices in use. {describe_marks('point', lines['n_ok'], lines['interval_method'])} "
-        f"Lines join the fewest hosts. Ratios are relative to {first}.{panels.common_sentence()}"
+        f"Lines join the fewest hosts. Ratios are relative to {first}.{panels.format_common_sentence()}"
     )
     return plot.build_drawing(
         data,
         rows,
-        lambda: _draw_panels(panels, data.metric.axis),
+        lambda: _draw_panels(panels, data.metric.axis_label),
         {
             "Cell": columns.description_column(select_distinguishing_columns(rows, panel_columns)),
             "Devices": columns.count_column("ranks"),
@@ -71,7 +71,7 @@ def draw(data: FigureData) -> Drawing:
             rows,
             select_distinguishing_columns(rows, [*panel_columns, "ranks"]),
             data.design,
-            data.metric.performance,
+            data.metric.performance_name,
         ),
         coverage=describe_cell_coverage(rows, rows.loc[rows["ratio"].notna(), "cell_id"]),
     )

@@ -61,7 +61,7 @@ def draw(data: FigureData) -> Drawing:
     hidden_text = describe_undrawn(hidden_count, "cell", "data")
     caption = (
         f"The first valid run of each cell. Lines are means over devices or hosts; bands span their range. Drawn: "
-        f"{'; '.join(workload_texts)}.{panels.common_sentence()}"
+        f"{'; '.join(workload_texts)}.{panels.format_common_sentence()}"
     )
     value_columns = {"Mean over the run": "mean", "Minimum": "least", "Maximum": "most"}
     return plot.build_drawing(

@@ -48,7 +48,7 @@ _MAX_LABELLED_BARS = 24  # texts next to more bars would overlap
 
 def draw(data: FigureData) -> Drawing:
     """Draw the components of variation of equal cells, and each host in comparison with the others."""
-    sources = analyze_spread_sources(data.runs, data.metric.higher)
+    sources = analyze_spread_sources(data.runs, data.metric.is_higher_better)
     parts = _tabulate_components(sources)
     if not parts["value_pct"].notna().any():
         return nothing("no cell has two valid runs on one lease, so the run-to-run variation is unknown")
@@ -56,7 +56,7 @@ def draw(data: FigureData) -> Drawing:
     rows = pd.concat([parts, hosts], ignore_index=True) if len(hosts) else parts
     counts = data.cells.loc[data.cells["workload"].isin(sources.by_workload), "n_ok"]
     findings = (
-        *_describe_slow_hosts(sources, data.cells, data.metric.performance),
+        *_describe_slow_hosts(sources, data.cells, data.metric.performance_name),
         *_describe_spreads(parts, data.metric.label),
         *_describe_equal_hosts(sources),
     )
@@ -72,7 +72,7 @@ def draw(data: FigureData) -> Drawing:
         {
             "Variation": columns.text_column("what"),
             "Workload or host": columns.text_column("of"),
-            f"Standard deviation, or loss of {data.metric.performance}": columns.percent_column("value_pct", 2),
+            f"Standard deviation, or loss of {data.metric.performance_name}": columns.percent_column("value_pct", 2),
             "95 % interval": columns.interval_column(
                 "low_pct", "high_pct", lambda value: wording.format_percent(value, 2)
             ),
@@ -263,9 +263,9 @@ def _draw_spreads_and_hosts(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Me
     spread_axes.set_ylabel(f"standard deviation (% of {metric.label})")
     spread_axes.set_xlabel("workload")
     plot.set_panel_title(spread_axes, "Variation of equal cells")
-    plot.add_legend(figure, bar_chart.legend_handles())
+    plot.add_legend(figure, bar_chart.build_legend_handles())
     for (host_axes,) in host_panels:
-        _draw_hosts(host_axes, host_rows.head(_MAX_HOSTS).reset_index(drop=True), metric.performance)
+        _draw_hosts(host_axes, host_rows.head(_MAX_HOSTS).reset_index(drop=True), metric.performance_name)
     return plot.to_svg(figure)
 
 
@@ -297,7 +297,7 @@ def _annotate_bars(axes: Any, groups: BarGroups, highest: float) -> None:
             if row["ci_high"] > highest:
                 axes.plot([x], [1.09 * highest], marker="^", markersize=4, color=plot.INK, linestyle="", zorder=5)
             if is_legible and pd.notna(row["mean"]):
-                text_style = {"rotation": 90, "ha": "left", "va": "bottom", "fontsize": plot.small_font_pt()}
+                text_style = {"rotation": 90, "ha": "left", "va": "bottom", "fontsize": plot.get_small_font_pt()}
                 words = wording.format_percent(row["mean"], 2)
                 axes.annotate(words, (x, row["mean"]), xytext=(4, 2), textcoords="offset points", **text_style)
 
@@ -306,7 +306,7 @@ def _draw_hosts(axes: Any, rows: pd.DataFrame, measure: str) -> None:
     """Draw the slowdown of each host with its interval. Slow hosts are filled, others hollow."""
     slow = rows["p_holm"] < intervals.SIGNIFICANCE_LEVEL
     axes.axhline(0, color=plot.INK, linestyle=":", linewidth=0.9)
-    for look, hollow, mask in ((plot.series_look(5), False, slow), (plot.series_look(0), True, ~slow)):
+    for look, hollow, mask in ((plot.choose_series_look(5), False, slow), (plot.choose_series_look(0), True, ~slow)):
         marker_rows = rows[mask]
         plot.draw_points(axes, marker_rows, marker_rows.index.to_numpy(), _DIFFERENCE, look, hollow)
     low, high = plot.compute_range(rows, _DIFFERENCE)

@@ -38,7 +38,7 @@ def draw(data: FigureData) -> Drawing:
     panels = plot.split_into_panels(rows, panel_columns)
     caption = (
         f"Arithmetic rate per device at the largest batch. {describe_marks('bar', rows['n_ok'], rows['interval_method'])} Above a "
-        f"bar: share of the device's dense peak, if known.{panels.common_sentence()}"
+        f"bar: share of the device's dense peak, if known.{panels.format_common_sentence()}"
     )
     names = sorted(set(plot.collect_panel_values(panels, "precision")), key=comparable_cells.rank_precision)
     return plot.build_drawing(
@@ -49,7 +49,7 @@ def draw(data: FigureData) -> Drawing:
             _group_bars,
             lambda cells: f"configuration (batch {cells['batch'].max()})",
             "GFLOP/s per device",
-            bars.panel_height_in(2.4, set(plot.collect_panel_values(panels, "configuration"))),
+            bars.compute_panel_height_in(2.4, set(plot.collect_panel_values(panels, "configuration"))),
             rotation=60,
         ),
         {

@@ -50,7 +50,7 @@ def by_turns(original: Callable[..., Any]) -> Callable[..., Any]:
             pair = [("ours", ours_s), ("bare", bare_s)]
             for name, measured_s in pair if block % 2 else pair[::-1]:
                 blocks[name].append(measured_s())
-        (place.out / f"blocks{place.rank}.json").write_text(json.dumps(blocks))
+        (place.results_directory / f"blocks{place.rank}.json").write_text(json.dumps(blocks))
         return original(step, steps, clock, barrier, **more)
 
     return measure

@@ -10,7 +10,7 @@ import pytest
 
 from campaign.analysis.compare import compare
 from campaign.analysis.compare.gate import parse_rule
-from campaign.analysis.published.quantities import _throughput_design
+from campaign.analysis.published.quantities import _build_throughput_design
 from campaign.analysis.published.selection import NotMeasuredError
 from campaign.analysis.recommend.advise import build_recommendation
 from campaign.analysis.recommend.objectives import parse_request
@@ -92,9 +92,9 @@ def test_a_claim_of_throughput_is_not_judged_by_another_metric(before: Tables) -
     with pytest.raises(
         NotMeasuredError, match="the campaign measures latency_us; use 'metric_ratio' to compare this metric"
     ):
-        _throughput_design(before)
+        _build_throughput_design(before)
     rates = before.runs.assign(throughput_per_s=1e6 / before.runs["latency_us"])
-    assert _throughput_design(replace(before, runs=rates)).higher_is_better
+    assert _build_throughput_design(replace(before, runs=rates)).higher_is_better
 
 
 @pytest.mark.parametrize("name", ["step_median_s", "step_p95_s", "wall_s", "throughput_per_device_per_s"])

@@ -128,7 +128,7 @@ def test_configurations_on_hosts_of_their_own_are_not_told_apart() -> None:
     planted = plant_race("clear winner", 2, 4, batches=1)
     own = replace(planted, runs=planted.runs.assign(host_names="host-" + planted.runs["configuration"]))
     race = own.race()
-    assert (race.ended, race.decided, race.dropped) == (True, False, ())
+    assert (race.ended, race.is_decided, race.dropped) == (True, False, ())
     assert set(race.compositions.values()) == {5}
     assert "Some configurations ran on hosts that no other configuration used" in "\n".join(format_race_lines(race))
 
@@ -137,7 +137,7 @@ def test_a_race_whose_runs_all_fail_ends_without_an_answer() -> None:
     planted = plant_race("clear winner", 2, 3)
     failed = replace(planted, runs=planted.runs.assign(status="oom_device", value=np.nan))
     race = failed.race()
-    assert (race.ended, race.decided) == (True, False)
+    assert (race.ended, race.is_decided) == (True, False)
     assert race.compositions == {"c00": 2, "c01": 2, "c02": 2}
     assert "w0, fp32: every configuration failed." in "\n".join(format_race_lines(race))
 

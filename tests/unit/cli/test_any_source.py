@@ -84,9 +84,9 @@ def test_a_summary_names_what_failed_and_its_log(source: str, monkeypatch: pytes
     ("words", "says"),
     [
         ("status results", "results: this directory has the results of small; name one, such as results/small"),
-        ("status config", "config: holds no results of a campaign; name a campaign file"),
+        ("status config", "config: this directory has no results of a campaign; name a campaign file"),
         ("status config/systems/bench.yaml", "this is a system file; name a campaign file, which refers to it under `system`"),
-        ("plan config/workloads/steps.yaml", "this is a workload file; name a campaign file, which refers to it under `axes.workload`"),
+        ("plan config/workloads/steps.yaml", "which refers to it under `axes.workload`"),
         ("check config/campaign.yaml", "is a campaign file; give a system file, or a name that 'campaign systems' lists"),
         ("redo small.zip --where batch==1", "an archive is read-only; 'campaign archive extract small.zip'"),
         ("remove small.zip", "an archive is read-only"),

@@ -221,7 +221,7 @@ def test_warnings_are_told_beside_a_plan_that_programs_read(run: Run, tmp_path: 
     for command in (["validate"], ["plan", "--format", "json"]):
         result = CliRunner().invoke(main, [*command, str(campaign)])
         assert result.exit_code == 0
-        assert re.fullmatch(r"warning: .*campaign.yaml:\d+: axes.batch: 1 is given twice, .*\n", result.stderr)
+        assert re.fullmatch(r"warning: .*campaign.yaml:\d+: axes.batch: 1 is listed twice but .*\n", result.stderr)
     assert json.loads(result.stdout)["totals"]["cells"] == 8
 
 
@@ -329,7 +329,7 @@ def test_a_practice_cluster_is_found_without_a_variable(tmp_path: Path, monkeypa
     monkeypatch.setenv("SLURM_CONF", "set, so that it is restored")
     monkeypatch.delenv("SLURM_CONF")
     monkeypatch.setattr(practice_cluster, "_SITE_SLURM_CONF", tmp_path / "none")
-    monkeypatch.setattr(practice_cluster, "default_directory", lambda: tmp_path / "cluster")
+    monkeypatch.setattr(practice_cluster, "get_default_directory", lambda: tmp_path / "cluster")
     conf = tmp_path / "cluster" / "etc" / "slurm.conf"
     conf.parent.mkdir(parents=True)
     conf.write_text("")

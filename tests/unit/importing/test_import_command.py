@@ -369,14 +369,14 @@ def test_nothing_of_an_imported_campaign_is_measured() -> None:
         ({"logs": [{"path": "{configuration}/{workloda}.log"}]}, ["'{workloda}' is not a name", "'workload'"]),
         ({"logs": [{"path": "../{configuration}.log"}]}, ["must not leave it"]),
         ({"logs": [{"path": "*.log", "read": {"batch": "x"}}]}, ["has 0 groups"]),
-        ({"logs": [{"path": "*.log", "values": {"bach": 1}}]}, ["'bach' can be said of no log", "'batch'"]),
+        ({"logs": [{"path": "*.log", "values": {"bach": 1}}]}, ["'bach' is not a property of a log", "'batch'"]),
         ({"workloads": {"bert-nano": {}}}, ["writes its results to other files than its log"]),
         ({"workloads": {"nothing-such": {}}}, ["no workload 'nothing-such'"]),
-        ({"workloads": {"x": {"description": "y"}}}, ["give a 'parser' or 'parsers'"]),
+        ({"workloads": {"x": {"description": "y"}}}, ["add 'parser' or 'parsers'"]),
         ({"configurations": [{"device": "v100"}]}, ["has no device 'v100'", "a100"]),
         ({"colour": "red"}, ["colour: unknown key"]),
         ({"ignore": ["**/*.log"]}, ["matches no log of a run", "there are no files"]),
-        ({"logs": [{"path": "*.log", "times": {"timezone": "Mars"}}]}, ["'Mars' is no time zone"]),
+        ({"logs": [{"path": "*.log", "times": {"timezone": "Mars"}}]}, ["'Mars' is not a time zone"]),
     ],
 )
 def test_a_wrong_map_is_told_where_and_why(changes: dict[str, Any], words: list[str]) -> None:

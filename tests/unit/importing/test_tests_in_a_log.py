@@ -67,7 +67,7 @@ def test_runs_in_one_log_are_refused_with_a_list_and_are_records_where_the_map_s
     put(Path("logs"), "x-all.log", mlperf_runs(took))
     told = imported({"parser": "mlperf"})
     assert "the log has 10 tests (1: throughput_per_s 4170, 2: " in told
-    assert "'tests' of its pattern" in told
+    assert "with 'tests'" in told
     found = imported({"parser": "mlperf"}, tests="repetitions")
     assert found["logs"] == {"new": 10, "present": 0, "unread": 0}
     made = records()

@@ -16,7 +16,7 @@ from campaign.plan.dag import read_plan
 from campaign.plan.matrix import expand_matrix
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
-from campaign.report.context_schema import AnalysisSaid
+from campaign.report.context_schema import AnalysisVersion
 from campaign.report.page import describe_analysis_versions, render_report_page
 from tests import campaign_files
 
@@ -42,7 +42,7 @@ def record(results: Results) -> None:
 
 def sentences(results: Results, campaign: Campaign) -> list[str]:
     found = analysis.describe_versions(analysis.read_versions(results.analysis_file), campaign)
-    return describe_analysis_versions([AnalysisSaid.model_validate(each) for each in found])
+    return describe_analysis_versions([AnalysisVersion.model_validate(each) for each in found])
 
 
 def test_a_change_before_the_first_run_replaces_and_a_later_one_is_told(tmp_path: Path, results: Results) -> None:

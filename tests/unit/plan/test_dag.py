@@ -36,8 +36,8 @@ def test_what_no_longer_fits_is_left_out_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hosts", "words"),
     [
-        ("host3", "no host host3; there are: host1, host2"),
-        ("host[2-1]", "a range counts upwards"),
+        ("host3", "there is no host host3; the hosts are: host1, host2"),
+        ("host[2-1]", "a range must be ascending"),
         ("host[1-2]", "no host of system bench would remain"),
     ],
 )

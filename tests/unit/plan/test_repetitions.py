@@ -188,7 +188,7 @@ def test_the_tables_tell_what_ended_a_cell(tmp_path: Path) -> None:
     known = list_planned_runs(cell.settings, cell.id, store.list_keys(), StopFiles(tmp_path).read_all())
     (row,) = build_cells_table([synthetic.CellPlan(cell, len(known), "l", runs=known)], runs).to_dict("records")
     assert (row["n_planned"], row["n_ok"], row["n_missing"]) == (3, 3, 0)
-    assert row["stopped"].endswith("after 3 repetitions: the target is 2 %")
+    assert row["stopped"].endswith("of the mean, the target is ±2 %")
 
 
 def test_optional_stopping_covers_what_the_documentation_says() -> None:

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from campaign.cli.options import request_options
+from campaign.cli.options import add_request_options
 from campaign.common.errors import ConfigError
 from campaign.plan.request import DEFAULT_CAMPAIGN, OPTIONS, PlanRequest, list_key_meanings, request_from_config
 from campaign.spec.system_file import SlurmOptions
@@ -27,7 +27,7 @@ def test_a_request_survives_the_command_line_and_the_keys_of_config(request_: Pl
     where = request_.where and f"({request_.where})"  # Snakemake takes quotes away from the ends of a value
     assert found == PlanRequest(**{**vars(request_), "where": where})
     asked = []
-    command = click.command()(request_options("selection", "costs", "allocations")(asked.append))
+    command = click.command()(add_request_options("selection", "costs", "allocations")(asked.append))
     run = CliRunner().invoke(command, request_.to_arguments())
     assert run.exit_code == 0, run.output
     assert asked == [request_]
@@ -48,7 +48,7 @@ def test_a_request_survives_the_command_line_and_the_keys_of_config(request_: Pl
         ("where", True, "where: YAML reads the value in the config file as True"),
         ("learn_from", 1.5, "learn_from: YAML reads the value in the config file as 1.5"),
         ("slurm", "{", "--slurm: '{' is not JSON"),
-        ("slurm", {"partitoin": "x"}, "there are: partition, account"),
+        ("slurm", {"partitoin": "x"}, "the allowed keys are: partition, account"),
     ],
 )
 def test_what_snakemake_is_given_is_typed_at_the_door(key: str, value: object, words: str) -> None:

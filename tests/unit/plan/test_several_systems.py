@@ -41,9 +41,9 @@ DRIVE = {
 @pytest.mark.parametrize(
     ("shape", "hosts", "why"),
     [
-        ({"hosts": [1, 3]}, None, "bench-3x1-local: it has 2 hosts"),
+        ({"hosts": [1, 3]}, None, "bench-3x1-local: it has only 2 hosts"),
         ({"devices_per_host": [1, 4]}, [FOUR], "plain-1x4-local: none of its 4 hosts has 4 cpu-rank"),
-        ({"attach": ["local", "fabric"]}, None, "plain-1x1-fabric: its pool has 0 cpu-rank, not 1"),
+        ({"attach": ["local", "fabric"]}, None, "plain-1x1-fabric: its pool has 0 cpu-rank, but 1 are needed"),
         ({"storage": ["local", "nvme"]}, [DRIVE], "none of its 4 hosts has 1 cpu-rank and an NVMe drive"),
     ],
 )

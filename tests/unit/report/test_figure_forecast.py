@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from campaign.analysis.tables.leases import build_leases_table
-from campaign.report.context_schema import ForecastSaid
+from campaign.report.context_schema import ForecastOutcome
 from campaign.report.figure import FigureData, build_page_document, load_figure
 from tests.unit.report.figure_columns import check
 
@@ -19,7 +19,7 @@ def row(number: int, actual_s: float, **changes: Any) -> dict[str, Any]:
         "expected_s": 100.0, "low_s": 80.0, "high_s": 125.0, "basis": "earlier runs of these cells", "resumed": False,
         "actual_s": actual_s, **changes,
     }  # fmt: skip
-    return ForecastSaid.model_validate(document).model_dump()
+    return ForecastOutcome.model_validate(document).model_dump()
 
 
 def drawn(rows: list[dict[str, Any]]) -> Any:

@@ -374,7 +374,7 @@ def test_a_title_stands_above_the_power_of_ten_of_its_axis(most: float, power: s
 
 
 def test_series_differ_without_colour() -> None:
-    looks = [plot.series_look(position) for position in range(36)]
+    looks = [plot.choose_series_look(position) for position in range(36)]
     assert len({(each.colour, each.marker) for each in looks}) == 36
     assert len({(each.colour, each.dashes) for each in looks[:24]}) == 24
     assert len({each.hatch for each in looks[:6]}) == len({each.marker for each in looks[:6]}) == 6

@@ -82,7 +82,7 @@ def test_efficiency_is_that_of_the_work_of_all_devices(
 def test_nothing_is_said_of_the_efficiency_of_what_has_none(name: str, values: dict[int, float]) -> None:
     leading = find_metric(name)
     assert leading is not None
-    assert not leading.scales
+    assert not leading.has_efficiency
     tables = measure(leading, values)
     data = figure.build_figure_data(tables)
     drawing = figure.load_figure("scaling").draw(data)
@@ -114,4 +114,4 @@ def test_a_campaign_of_every_metric_that_the_docs_name_has_a_report(
     draw_figures(results[0], results[1], ROOT / "scripts")
     render_report(*results, ROOT / "scripts")
     drawn = json.loads((results[1] / "scaling.json").read_text())
-    assert ("and efficiency (bottom)" in drawn["caption"]) == leading.scales
+    assert ("and efficiency (bottom)" in drawn["caption"]) == leading.has_efficiency

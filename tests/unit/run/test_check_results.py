@@ -24,7 +24,7 @@ from campaign.plan.write import write_plan
 from campaign.run.check_results import find_problems
 from campaign.run.measure_lease import _LeaseMeasurement
 from campaign.spec.record import RecordStore
-from campaign.spec.superseded import list_set_aside
+from campaign.spec.superseded import list_superseded
 from tests import measured_campaign
 
 
@@ -134,7 +134,7 @@ def journal_torn(results: Results) -> str:
 def journal_short(results: Results) -> str:
     path = journal_of(results).path
     path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "RESERVED" not in line))
-    return ".jsonl:2: a lease that is PLANNED cannot become COMPOSING"
+    return ".jsonl:2: a lease cannot change from PLANNED to COMPOSING"
 
 
 def test_a_whole_campaign_has_no_problem(results: Results) -> None:
@@ -188,7 +188,7 @@ def test_a_damaged_record_of_a_finished_campaign_is_measured_again(
     measuring.move_damaged_records()
     assert len(measuring.list_missing_runs()) == 1
     assert "1 damaged record moved to" in said[0]
-    (aside,) = list_set_aside(results.directory)
+    (aside,) = list_superseded(results.directory)
     assert aside.why.startswith("damaged: ")
 
 

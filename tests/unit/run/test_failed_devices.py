@@ -89,7 +89,7 @@ def test_a_device_that_fails_is_fenced_by_its_uuid_and_the_run_has_no_record(dri
     ids=["no rank", "one process for both", "a rank that there is not"],
 )
 def test_where_the_device_is_not_known_none_is_fenced(driver: Driver, log: str, changes: dict[str, Any]) -> None:
-    with pytest.raises(LaunchError, match="which of its devices is not known"):
+    with pytest.raises(LaunchError, match="it is unknown which one"):
         driver.judge(log, **changes)
     assert driver.names() == []
 

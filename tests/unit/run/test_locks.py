@@ -68,7 +68,10 @@ def test_waiting_names_the_process_that_really_holds_it_and_the_way_out(
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     (message,) = told
     assert message.startswith(f"waiting for process {holder.pid} (python")
-    assert f"of user root, which measures on this machine and holds {path} (end it" in message or os.geteuid()
+    assert (
+        f"of user root, which measures on this machine and holds {path} (if it is not a campaign, end it" in message
+        or os.geteuid()
+    )
     assert "machine_lock" in message
 
 

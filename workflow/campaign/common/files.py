@@ -52,9 +52,9 @@ def find_files(directory: Path, suffix: str) -> list[Path]:
     return sorted(_walk_files(directory, suffix, ()))
 
 
-def _walk_files(directory: Path, suffix: str, above: tuple[str, ...]) -> Iterator[Path]:
+def _walk_files(directory: Path, suffix: str, ancestors: tuple[str, ...]) -> Iterator[Path]:
     real = os.path.realpath(directory)
-    if real in above or not directory.is_dir():
+    if real in ancestors or not directory.is_dir():
         return
     for path in directory.iterdir():
         if path.name.startswith("."):
@@ -62,7 +62,7 @@ def _walk_files(directory: Path, suffix: str, above: tuple[str, ...]) -> Iterato
         if path.suffix == suffix and path.is_file():
             yield path
         else:
-            yield from _walk_files(path, suffix, (*above, real))
+            yield from _walk_files(path, suffix, (*ancestors, real))
 
 
 @contextmanager
@@ -445,14 +445,14 @@ def find_file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo"))
         path: file or directory, which need not exist.
         mountinfo: table of mounts as the kernel writes it.
     """
-    resolved, kind_and_options = path.resolve(), ("unknown", frozenset[str]())
+    resolved_path, kind_and_options = path.resolve(), ("unknown", frozenset[str]())
     longest_length = -1
     for line in mountinfo.read_text(encoding="utf-8").splitlines():
         mount, _, kind = line.partition(" - ")
         mount_fields, device_fields = mount.split(), kind.split()
         mount_point = Path(mount_fields[4].encode().decode("unicode_escape"))  # A space is written as \\040.
         if (
-            resolved.is_relative_to(mount_point) and len(mount_point.parts) >= longest_length
+            resolved_path.is_relative_to(mount_point) and len(mount_point.parts) >= longest_length
         ):  # If two mounts have the same point, the later one hides the earlier one.
             kind_and_options, longest_length = (
                 (device_fields[0], frozenset({*mount_fields[5].split(","), *device_fields[-1].split(",")})),

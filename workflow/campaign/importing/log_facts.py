@@ -185,7 +185,7 @@ def read_outcome(campaign: Campaign, cell: Cell, path: Path, facts: LogFacts, te
         if outcome.status != "incomplete":
             return outcome
         # The exit status was not kept, so only failures that appear in the log itself count.
-        cause = classify_failure(log, (None,), timed_out=False, killed_by_us=False)
+        cause = classify_failure(log, (None,), timed_out=False, killed_by_launcher=False)
     except LaunchError as error:
         message = str(error).partition("; run the same command")[0]
         raise LogImportError(f"host, network or scheduler failed, so the log has no result: {message}") from error

@@ -24,7 +24,7 @@ from campaign.plan.campaign.resolve import Campaign, load_campaign
 from campaign.plan.matrix import build_specification
 from campaign.plan.past_costs import collect_earlier_spread, read_costs
 from campaign.spec.earlier_spread import write_spreads
-from campaign.spec.record import IMPORTED, IMPORTED_LEASE_PREFIX, Record, RecordedCell, RecordStore, Source
+from campaign.spec.record import IMPORTED_FLAG, IMPORTED_LEASE_PREFIX, Record, RecordedCell, RecordStore, Source
 
 CONFIG_DIRECTORY = "config"
 """Name of the directory of the campaign's files in its results."""
@@ -161,7 +161,7 @@ def _make_record(
         "hosts": [
             {"name": name, "cores": group.cores, "memory_gib": group.memory_gib, "devices": [], "storage": []}
             for group in survey.campaign.system.hosts
-            for name in group.names()
+            for name in group.list_names()
             if name in identity.hosts
         ],
     }
@@ -184,7 +184,7 @@ def _make_record(
         window_s=outcome.window_s,
         metrics=dict(outcome.metrics),
         phases_s=dict(outcome.phases_s),
-        flags=(IMPORTED, *outcome.flags),
+        flags=(IMPORTED_FLAG, *outcome.flags),
         source=Source(path=entry.path, sha256=entry.sha256, timed=is_timed, test=entry.test),
     )
 

@@ -59,9 +59,9 @@ def resource_limits(campaign: Campaign) -> dict[str, int]:
                 amounts[
                     _format_resource(campaign, name, DRIVES if entry.kind == "nvme" else f"pool_{entry.model}")
                 ] += entry.count
-        usable = set(system.usable_hosts())
+        usable = set(system.list_usable_hosts())
         for group in system.hosts:
-            count = len(usable.intersection(group.names()))
+            count = len(usable.intersection(group.list_names()))
             amounts[_format_resource(campaign, name, HOSTS)] += count
             for device in group.devices:
                 if device.kind != "nvme":

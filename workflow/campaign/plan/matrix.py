@@ -194,7 +194,7 @@ def _identify_system(campaign: Campaign, configuration: Configuration, from_stor
     }
     if launch := identify_launch(campaign.system, configuration):
         identity["launch"] = launch
-    limit = campaign.system.storage_limit_gb_per_s(configuration.storage) if from_storage else None
+    limit = campaign.system.get_storage_limit_gb_per_s(configuration.storage) if from_storage else None
     if limit is not None:
         identity["storage"] = {"emulated_gb_per_s": limit}
     if campaign.system.emulation is not None:

@@ -15,7 +15,7 @@ from campaign.analysis.compare.matching import CONTENT, NAMES, SHAPES
 from campaign.analysis.statistics import verdict
 from campaign.common import wording
 from campaign.common.intervals import SIGNIFICANCE_LEVEL, simultaneous_width_factor
-from campaign.report.context_schema import PublishedSaid
+from campaign.report.context_schema import PublishedResults
 from campaign.report.intervals_column import Interval, build_intervals_column
 from campaign.report.sections.published import build_published_section
 from campaign.report.templates import render_template
@@ -44,7 +44,7 @@ def render_claims_page(name: str, evaluated_claims: Mapping[str, Any], score: st
         evaluated_claims: result of `campaign.analysis.published.claims.evaluate_claims`.
         score: score of the claims in words.
     """
-    claims = build_published_section(PublishedSaid.model_validate(evaluated_claims), ())
+    claims = build_published_section(PublishedResults.model_validate(evaluated_claims), ())
     return render_template("claims.html.j2", {"name": name, "published": claims, "score": score})
 
 
@@ -59,10 +59,10 @@ def _build_context(comparison: CampaignComparison) -> dict[str, Any]:
         "findings": describe_findings(comparison),
         "gate": {
             "rules": comparison.rules,
-            "broken": [(each.rule, each.where, each.change) for each in comparison.violations],
+            "broken": [(violation.rule, violation.where, violation.change) for violation in comparison.violations],
         },
         "changes": build_intervals_column(
-            [Interval(*_change_with_bounds(row), _INTERVAL_KINDS.get(row["says"], "")) for row in shown_rows]
+            [Interval(*_compute_change_with_bounds(row), _INTERVAL_KINDS.get(row["says"], "")) for row in shown_rows]
         ),
         "means": [_format_mean_row(row) for row in comparison.means.to_dict("records")],
         "rows": [_format_change_row(row) for row in shown_rows],
@@ -78,8 +78,8 @@ def _build_context(comparison: CampaignComparison) -> dict[str, Any]:
             if len(cells)
         ],
         "surroundings": [
-            (each.what, each.base or wording.NO_VALUE, each.other or wording.NO_VALUE)
-            for each in comparison.context_differences
+            (violation.what, violation.base or wording.NO_VALUE, violation.other or wording.NO_VALUE)
+            for violation in comparison.context_differences
         ],
         "caption": _build_caption(comparison),
     }
@@ -117,7 +117,7 @@ def _count_cells(comparison: CampaignComparison) -> list[tuple[str, str]]:
 def describe_findings(comparison: CampaignComparison) -> list[str]:
     """Describe the mean of each workload, the range of significant changes, and assumptions of the matching, as sentences."""
     sentences = [
-        f"{row['workload']}: {_describe_mean(row, comparison.metric.performance)}."
+        f"{row['workload']}: {_describe_mean(row, comparison.metric.performance_name)}."
         for row in comparison.means.to_dict("records")
         if row["cells"] > 1 or len(comparison.means) == 1
     ]
@@ -128,11 +128,11 @@ def describe_findings(comparison: CampaignComparison) -> list[str]:
     elif comparison.rows["tested"].any():
         sentences.append("No cell changed significantly.")
     sentences += _describe_spread(comparison.spread)
-    untested = comparison.rows[comparison.rows["ratio"].notna() & ~comparison.rows["tested"]]
-    if len(untested):
-        verb = "was" if len(untested) == 1 else "were"
+    untested_rows = comparison.rows[comparison.rows["ratio"].notna() & ~comparison.rows["tested"]]
+    if len(untested_rows):
+        verb = "was" if len(untested_rows) == 1 else "were"
         sentences.append(
-            f"{wording.pluralize(len(untested), 'cell')} {verb} not tested: {verdict.explain_missing_tests(untested)}."
+            f"{wording.pluralize(len(untested_rows), 'cell')} {verb} not tested: {verdict.explain_missing_tests(untested_rows)}."
         )
     if "adjusted" in comparison.rows:
         sentences.append(
@@ -171,9 +171,10 @@ def _describe_spread(spread: CampaignSpread | None) -> list[str]:
             f"No change is tested, because the variation between campaigns on this system is unknown until {MIN_CAMPAIGNS} earlier "
             "campaigns have measured these cells. Intervals include only the variation within the two campaigns."
         ]
-    size = wording.format_percent(100 * math.sqrt(spread.variance))
+    spread_text = wording.format_percent(100 * math.sqrt(spread.variance))
     return [
-        f"The {spread.campaigns:,} earlier campaigns on this system differ by {size} in the same cells (standard deviation). "
+        f"The {spread.campaigns:,} earlier campaigns on this system differ by "
+        f"{spread_text} in the same cells (standard deviation). "
         "Smaller changes are not reported as changes."
     ]
 
@@ -195,13 +196,15 @@ def _describe_significant_changes(significant: pd.DataFrame, tested_count: int) 
 def _describe_mean(row: Mapping[Any, Any], quantity: str) -> str:
     noun = wording.pluralize(int(row["cells"]), "cell")
     reason = "one configuration, no interval" if row["tested"] else "not tested"
-    change = wording.format_with_interval(*_change_with_bounds(row), wording.format_percent, no_interval_text=reason)
+    change = wording.format_with_interval(
+        *_compute_change_with_bounds(row), wording.format_percent, no_interval_text=reason
+    )
     if row["p"] >= SIGNIFICANCE_LEVEL:
         return f"no significant change of {quantity}; the mean change over {noun} is {change}"
     return f"{quantity} changed by {change} on average over {noun}"
 
 
-def _change_with_bounds(row: Mapping[Any, Any]) -> tuple[float, float, float]:
+def _compute_change_with_bounds(row: Mapping[Any, Any]) -> tuple[float, float, float]:
     """Return the change in percent with the bounds of its interval."""
     value, low, high = (100 * (float(row[name]) - 1) for name in ("ratio", "low", "high"))
     return value, low, high
@@ -231,7 +234,7 @@ def _build_caption(comparison: CampaignComparison) -> str:
     methods = comparison.rows.loc[comparison.rows["ratio"].notna(), "method"].str.removesuffix(", 95 %")
     methods_text = "; ".join(f"{method}: {count:,}" for method, count in methods.value_counts(sort=False).items())
     return (
-        f"Change of mean {comparison.metric.performance} from {comparison.base} to {comparison.other}, "
+        f"Change of mean {comparison.metric.performance_name} from {comparison.base} to {comparison.other}, "
         f"with its 95 % interval ({methods_text}); "
         f"{wording.format_run_counts(counts).removeprefix('n = ')} per cell in each campaign. p-values test for no change and are "
         f"adjusted over all compared cells (Holm). {_describe_basis(comparison)}The campaigns were measured at "

@@ -11,7 +11,7 @@ from campaign.spec.fields import ClosedModel, VersionedModel
 from campaign.spec.race import RaceDocument
 
 
-class MetricSaid(ClosedModel):
+class MetricDescription(ClosedModel):
     """A metric of runs, and its better direction."""
 
     name: str = Field(default="throughput_per_s", description="column of the runs table")
@@ -20,14 +20,14 @@ class MetricSaid(ClosedModel):
     better: Literal["higher", "lower"] = "higher"
 
 
-class LayoutSaid(ClosedModel):
+class PageLayout(ClosedModel):
     """Figures that are open under Answers, in this order, and figures that are hidden, by the names in the campaign file."""
 
     open: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
 
 
-class AnalysisSaid(ClosedModel):
+class AnalysisVersion(ClosedModel):
     """A version of the analysis, which defines the comparisons and their methods (`campaign.plan.analysis`)."""
 
     hash: str
@@ -36,7 +36,7 @@ class AnalysisSaid(ClosedModel):
     changed: tuple[str, ...] = Field(default=(), description="keys that differ from the previous version")
 
 
-class CampaignSaid(ClosedModel):
+class CampaignContext(ClosedModel):
     """Metadata of the campaign."""
 
     name: str
@@ -44,10 +44,12 @@ class CampaignSaid(ClosedModel):
     question: str
     system: str
     baseline: str
-    report: LayoutSaid = LayoutSaid()
-    analysis: tuple[AnalysisSaid, ...] = Field(default=(), description="versions of the analysis; empty without a plan")
-    metric: MetricSaid = Field(default=MetricSaid(), description="primary metric")
-    metrics: tuple[MetricSaid, ...] = Field(
+    report: PageLayout = PageLayout()
+    analysis: tuple[AnalysisVersion, ...] = Field(
+        default=(), description="versions of the analysis; empty without a plan"
+    )
+    metric: MetricDescription = Field(default=MetricDescription(), description="primary metric")
+    metrics: tuple[MetricDescription, ...] = Field(
         default=(), description="the primary metric, and metrics whose unit or direction a workload file declares"
     )
     protocol: dict[str, Any]
@@ -56,7 +58,7 @@ class CampaignSaid(ClosedModel):
     )
 
 
-class OperationSaid(ClosedModel):
+class RecordedOperation(ClosedModel):
     """Recorded durations of one operation in seconds: 5 % quantile, median and 95 % quantile."""
 
     operation: str
@@ -66,24 +68,24 @@ class OperationSaid(ClosedModel):
     high_s: float
 
 
-class TimesSaid(ClosedModel):
+class RecordedTimes(ClosedModel):
     """Recorded durations of operations of this kind of fabric."""
 
     source: str
-    operations: tuple[OperationSaid, ...]
+    operations: tuple[RecordedOperation, ...]
 
 
-class SystemSaid(ClosedModel):
+class SystemContext(ClosedModel):
     """The system that the campaign ran on."""
 
     name: str
     description: str = ""
     fabric: str = Field(description="kind of fabric")
     currency: str = Field(default="", description="currency of prices; empty without prices")
-    times: TimesSaid | None = Field(default=None, description="recorded durations of operations of the fabric")
+    times: RecordedTimes | None = Field(default=None, description="recorded durations of operations of the fabric")
 
 
-class Excluded(ClosedModel):
+class ExclusionRule(ClosedModel):
     """A rule of the campaign that excluded cells from the matrix, its reason, and the number of these cells."""
 
     rule: str
@@ -91,7 +93,7 @@ class Excluded(ClosedModel):
     cells: int
 
 
-class HostLeftOut(ClosedModel):
+class ExcludedHost(ClosedModel):
     """A host that failed during an allocation, so that the campaign no longer requests it."""
 
     host: str
@@ -145,14 +147,14 @@ class PublishedClaim(ClosedModel):
     )
 
 
-class PublishedSaid(ClosedModel):
+class PublishedResults(ClosedModel):
     """Publications and their claims, compared with the measurements."""
 
     documents: tuple[PublishedDocument, ...] = ()
     claims: tuple[PublishedClaim, ...] = ()
 
 
-class ForecastSaid(VersionedModel):
+class ForecastOutcome(VersionedModel):
     """Expected and actual duration of a measured lease. Expected values are null if they were unknown."""
 
     gone = frozenset({"parts"})
@@ -175,26 +177,26 @@ class ContextDocument(VersionedModel):
 
     gone = frozenset({"inputs", "objectives", "prediction", "questions"})
 
-    campaign: CampaignSaid
+    campaign: CampaignContext
     campaign_yaml: str
-    system: SystemSaid
+    system: SystemContext
     conditions: tuple[str, ...] = Field(
         default=(),
         description="replaced hardware, such as 'the fabric is simulated'; stated with every affected figure",
     )
     notes: tuple[str, ...] = Field(default=(), description="notes for every reader, such as emulated hardware")
-    excluded: tuple[Excluded, ...] = ()
-    hosts_left_out: tuple[HostLeftOut, ...] = ()
+    excluded: tuple[ExclusionRule, ...] = ()
+    hosts_left_out: tuple[ExcludedHost, ...] = ()
     launchers: dict[str, int] = Field(default_factory=dict, description="number of runs that each launcher started")
     software: tuple[SoftwareVersion, ...] = ()
     environments: dict[str, dict[str, Any]] = Field(default_factory=dict, description="environment documents by hash")
     schema_versions: dict[str, str] = Field(default_factory=dict)
     flags: dict[str, str] = Field(default_factory=dict, description="meanings of the flags of runs")
     references: tuple[dict[str, Any], ...] = Field(default=(), description="sets of published claims (`published/1`)")
-    published: PublishedSaid = Field(
-        default=PublishedSaid(), description="published claims and measured results, as text"
+    published: PublishedResults = Field(
+        default=PublishedResults(), description="published claims and measured results, as text"
     )
-    forecast: tuple[ForecastSaid, ...] = ()
+    forecast: tuple[ForecastOutcome, ...] = ()
     race: RaceDocument | None = Field(
         default=None,
         description="result of the race for the best configuration, if the campaign was one",

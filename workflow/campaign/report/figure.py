@@ -194,7 +194,7 @@ class Figure:
         Their units are in the names of columns, or in a column `unit`, `size_unit` or `cost_unit`.
         """
         rates = _RATE_COLUMNS if "unit" in drawing.data else (*_RATE_COLUMNS, *_SUMMARY_COLUMNS)
-        units = {**dict.fromkeys(rates, drawing.metric.suffix), **self.units}
+        units = {**dict.fromkeys(rates, drawing.metric.unit_suffix), **self.units}
         table = drawing.data.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit})
         text = io.BytesIO()
         write_csv(table, text)

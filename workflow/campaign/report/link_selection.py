@@ -30,12 +30,12 @@ def select_shown_links(links: Iterable[Mapping[str, Any]]) -> list[SelectedLinks
     Args:
         links: measurements as `FigureData.links`, with `configuration`, `when` and `document`.
     """
-    selected: dict[str, Mapping[str, Any]] = {}
+    links_by_configuration: dict[str, Mapping[str, Any]] = {}
     for link in links:
-        previous = selected.get(link["configuration"])
+        previous = links_by_configuration.get(link["configuration"])
         if previous is None or link["when"] == "before" or previous["when"] != "before":
-            selected[link["configuration"]] = link
-    return [SelectedLinks(name, link["document"]) for name, link in selected.items()]
+            links_by_configuration[link["configuration"]] = link
+    return [SelectedLinks(name, link["document"]) for name, link in links_by_configuration.items()]
 
 
 def compare_allreduce(links: Iterable[Mapping[str, Any]], first: str, second: str, size_bytes: int) -> str:
@@ -63,14 +63,14 @@ def compare_allreduce(links: Iterable[Mapping[str, Any]], first: str, second: st
             "repetition": 1,
             "started": 0.0,
             "status": "ok",
-            "value": [_allreduce_bandwidth(link["document"]["allreduce"], size_bytes) for link in equal_ranks],
+            "value": [_read_allreduce_bandwidth(link["document"]["allreduce"], size_bytes) for link in equal_ranks],
         }
     )
     pair_ratios = comparisons.compute_ratios(pd.Series([first]), pd.Series([second]), comparisons.build_design(rows))
     return verdict.describe_extreme_ratio(pair_ratios, rows["cell_id"].nunique())
 
 
-def _allreduce_bandwidth(allreduce: Mapping[str, Any], size_bytes: int) -> float:
+def _read_allreduce_bandwidth(allreduce: Mapping[str, Any], size_bytes: int) -> float:
     bandwidth: float = allreduce["busbw_gb_per_s"][allreduce["size_bytes"].index(size_bytes)]
     return bandwidth
 

@@ -22,7 +22,7 @@ from campaign.common import wording
 from campaign.common.errors import RecordError, format_first_error
 from campaign.common.files import load_json, read_text, reject_damaged_document
 from campaign.report import sort_by_page_order
-from campaign.report.context_schema import AnalysisSaid, ContextDocument, Excluded, HostLeftOut, LayoutSaid
+from campaign.report.context_schema import AnalysisVersion, ContextDocument, ExcludedHost, ExclusionRule, PageLayout
 from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE, describe_cell_coverage
 from campaign.report.sections.compositions import build_compositions_section, describe_idle_time
 from campaign.report.sections.coverage import build_coverage_table, count_states, list_failed_runs
@@ -31,7 +31,7 @@ from campaign.report.sections.race import describe_race
 from campaign.report.sections.recommendation import build_recommendation_section
 from campaign.report.templates import encode_downloads, inline_svg, render_template
 from campaign.spec.metric import read_primary_metric
-from campaign.spec.record import IMPORTED
+from campaign.spec.record import IMPORTED_FLAG
 
 # Number of open sections in the first part, including "What to build"; further ones are folded.
 MAX_OPEN_ANSWERS = 8
@@ -44,7 +44,7 @@ _STATE_MEANINGS = {
     "missing": "the cell was not run",
 }
 _SCHEDULER_SENTENCES = {
-    IMPORTED: "The scheduler is unknown, because the runs were not made with this program",
+    IMPORTED_FLAG: "The scheduler is unknown, because the runs were not made with this program",
     "slurm": "Slurm started the runs: every allocation was a job, and every run a job step",
     "local": "No scheduler was used: drivers and runs were processes on the machine that started the campaign",
 }
@@ -205,7 +205,7 @@ def build_context(
     }
 
 
-def describe_analysis_versions(versions: Sequence[AnalysisSaid]) -> list[str]:
+def describe_analysis_versions(versions: Sequence[AnalysisVersion]) -> list[str]:
     """Describe when the analysis was recorded, before the first run or later, and what changed since."""
     if not versions:
         return []
@@ -223,7 +223,7 @@ def describe_analysis_versions(versions: Sequence[AnalysisSaid]) -> list[str]:
     return sentences if later else [*sentences, "Nothing has changed since."]
 
 
-def _apply_layout(drawings: Sequence[Mapping[str, Any]], layout: LayoutSaid) -> list[Mapping[str, Any]]:
+def _apply_layout(drawings: Sequence[Mapping[str, Any]], layout: PageLayout) -> list[Mapping[str, Any]]:
     """Return the drawings in the parts and order that the campaign file requests, without hidden ones."""
     open_anchors = [name.replace("_", "-") for name in layout.open]
     hidden_anchors = {name.replace("_", "-") for name in layout.hide}
@@ -251,7 +251,7 @@ def _build_section(drawing: Mapping[str, Any], document: ContextDocument, campai
 
     campaign_coverage: coverage of the whole campaign.
     """
-    emulated = [
+    emulated_conditions = [
         condition for condition in document.conditions if any(word in condition for word in drawing["rests_on"])
     ]
     pictures = {name: inline_svg(drawing[name]) if drawing[name] else "" for name in ("svg", "narrow", "glance")}
@@ -267,7 +267,10 @@ def _build_section(drawing: Mapping[str, Any], document: ContextDocument, campai
         if drawing["part"] == ANSWERS
         else answer or ("" if question.endswith("?") else question),
         "coverage": coverage.removeprefix(f"{campaign_coverage.rstrip('.')}; "),
-        "limits": [*drawing["limits"], *(f"{condition[:1].upper()}{condition[1:]}." for condition in emulated)],
+        "limits": [
+            *drawing["limits"],
+            *(f"{condition[:1].upper()}{condition[1:]}." for condition in emulated_conditions),
+        ],
         "published": list_figure_claims(document.published, drawing["anchor"]),
     }
 
@@ -335,13 +338,14 @@ def describe_tests(sections: Iterable[Mapping[str, Any]]) -> str:
     methods = Counter[str]()
     for drawing in sections:
         methods.update(drawing["tested"])
-    differ, tested = methods.pop("differ", 0), methods.total()
-    if not tested:
+    significant_count, test_count = methods.pop("differ", 0), methods.total()
+    if not test_count:
         return ""
     methods_text = "; ".join(f"{name} ({count:,})" for name, count in methods.most_common())
-    verb = "is" if differ == 1 else "are"
+    verb = "is" if significant_count == 1 else "are"
     return (
-        f"{differ:,} of {wording.pluralize(tested, 'comparison')} in figures {verb} significant at 5\u202f%, adjusted over the "
+        f"{significant_count:,} of {wording.pluralize(test_count, 'comparison')} "
+        f"in figures {verb} significant at 5\u202f%, adjusted over the "
         f"comparisons of each figure (Holm). Tests: {methods_text}."
     )
 
@@ -351,41 +355,44 @@ def render_context(context: Mapping[str, Any]) -> str:
     return render_template("report.html.j2", context)
 
 
-def _list_counts(runs: pd.DataFrame, cells: pd.DataFrame, excluded: Iterable[Excluded]) -> list[tuple[str, str]]:
+def _list_counts(
+    runs: pd.DataFrame, cells: pd.DataFrame, exclusion_rules: Iterable[ExclusionRule]
+) -> list[tuple[str, str]]:
     return [
         ("planned", f"{len(cells):,}"),
         *count_states(cells),
-        ("excluded", f"{sum(rule.cells for rule in excluded):,}"),
+        ("excluded", f"{sum(rule.cells for rule in exclusion_rules):,}"),
         ("runs", f"{len(runs):,}"),
         ("compositions", f"{runs.loc[(runs['status'] == 'ok') & (runs['lease_id'] != ''), 'lease_id'].nunique():,}"),
     ]
 
 
-def _list_remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[HostLeftOut]) -> list[str]:
+def _list_remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[ExcludedHost]) -> list[str]:
     """Return remarks on facts that the counts alone would hide."""
-    incomplete = int(((cells["state"] == "measured") & (cells["n_ok"] < cells["n_planned"])).sum())
+    incomplete_count = int(((cells["state"] == "measured") & (cells["n_ok"] < cells["n_planned"])).sum())
     single_run_bounds = cells.loc[cells["n_ok"] == 1, "ci_low"]
-    borrowed_count, without_interval = int(single_run_bounds.notna().sum()), int(single_run_bounds.isna().sum())
+    borrowed_count, cells_without_interval = int(single_run_bounds.notna().sum()), int(single_run_bounds.isna().sum())
     unplanned_runs = int((~runs["cell_id"].isin(cells["cell_id"])).sum())
     sentences = []
-    if incomplete:
+    if incomplete_count:
         sentences.append(
-            f"{_format_subject(incomplete, 'measured cell', 'has', 'have')} fewer valid runs than planned."
+            f"{_format_subject(incomplete_count, 'measured cell', 'has', 'have')} fewer valid runs than planned."
         )
-    if without_interval:
+    if cells_without_interval:
         sentences.append(
-            f"{_format_subject(without_interval, 'cell', 'has', 'have')} no interval, because only one run is valid."
+            f"{_format_subject(cells_without_interval, 'cell', 'has', 'have')} no interval, because only one run is valid."
         )
     if borrowed_count:
         sentences.append(
             f"{_format_subject(borrowed_count, 'cell', 'has', 'have')} only one valid run; the variance is estimated from other "
             "cells."
         )
-    if outliers := int(cells["n_outliers"].sum()):
+    if outlier_count := int(cells["n_outliers"].sum()):
         cells_in_words = wording.pluralize(int((cells["n_outliers"] > 0).sum()), "cell")
-        marked_text = "is marked as an outlier" if outliers == 1 else "are marked as outliers"
+        marked_text = "is marked as an outlier" if outlier_count == 1 else "are marked as outliers"
         sentences.append(
-            f"{wording.pluralize(outliers, 'run')} in {cells_in_words} {marked_text}, by a rule with 1 false alarm in 100 cells. "
+            f"{wording.pluralize(outlier_count, 'run')} in {cells_in_words} "
+            f"{marked_text}, by a rule with 1 false alarm in 100 cells. "
             "Outliers are kept, but means limit their weight; tables/cells.csv lists them."
         )
     if unplanned_runs:

@@ -92,7 +92,7 @@ MAX_CELLS_TO_REDRAW, _MAX_PHONE_BYTES, _MAX_SHEET_BYTES = 2_000, 250_000, 500_00
 COLUMN_WIDTH_IN, PAGE_WIDTH_IN = 3.4, 7.1  # of papers of IEEE and ACM
 
 
-def page_medium(path: Path, title: str) -> FigureMedium:
+def build_page_medium(path: Path, title: str) -> FigureMedium:
     """Return the medium of the report page, with a PDF file as well.
 
     Args:
@@ -102,7 +102,7 @@ def page_medium(path: Path, title: str) -> FigureMedium:
     return replace(PAGE, path=path, formats=("pdf",), title=title)
 
 
-def paper_medium(style: Path, path: Path, formats: Sequence[str], title: str) -> FigureMedium:
+def build_paper_medium(style: Path, path: Path, formats: Sequence[str], title: str) -> FigureMedium:
     """Return the medium of a paper with two columns: one panel fits into a column, more take both.
 
     Args:
@@ -128,12 +128,12 @@ def use_medium(medium: FigureMedium) -> Iterator[None]:
         _medium.reset(token)
 
 
-def small_font_pt() -> float:
+def get_small_font_pt() -> float:
     """Return the font size of labels next to marks, in points; call it inside `use_style`."""
     return float(mpl.rcParams["font.size"]) / 1.2
 
 
-def series_look(position: int) -> SeriesLook:
+def choose_series_look(position: int) -> SeriesLook:
     """Return the look of the n-th series; 36 differ in colour and marker together, 24 in colour and dashes."""
     round_ = position // len(COLOURS)
     shifted_position = (position + round_) % len(MARKERS)
@@ -168,7 +168,7 @@ class Panels:
     left_out: int
     series: str = ""
 
-    def common_sentence(self) -> str:
+    def format_common_sentence(self) -> str:
         """Return a sentence for the caption, after a space, on what all panels share; '' for nothing."""
         return f" All panels: {self.common}." if self.common else ""
 
@@ -274,7 +274,7 @@ def label_panel_lines(axes: Axes, labels: Sequence[str], *, grid: str = "x") -> 
         grid: direction of grid lines, 'x', 'y' or 'both'.
     """
     size_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
-    characters = max(_LABEL_CHARACTERS, int(0.5 * size_pt / (0.61 * small_font_pt())))
+    characters = max(_LABEL_CHARACTERS, int(0.5 * size_pt / (0.61 * get_small_font_pt())))
     axes.set_yticks(range(len(labels)), [_wrap_in_two_lines(label, characters) for label in labels])
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.grid(visible=grid != "y", axis="x")
@@ -316,7 +316,7 @@ def add_legend(figure: MplFigure, handles: Sequence[Any]) -> None:
 
 def assign_looks(names: Iterable[Any]) -> dict[Any, SeriesLook]:
     """Assign a look to each name, in the order of first appearance."""
-    return {name: series_look(position) for position, name in enumerate(dict.fromkeys(names))}
+    return {name: choose_series_look(position) for position, name in enumerate(dict.fromkeys(names))}
 
 
 def collect_panel_values(panels: Panels, column: str) -> pd.Series[Any]:
@@ -353,7 +353,7 @@ def build_ink_key(label: str, **line_style: Any) -> Line2D:
 
 def draw_multiples(
     panels: Panels,
-    paint: Callable[[Axes, pd.DataFrame], object],
+    draw_panel: Callable[[Axes, pd.DataFrame], object],
     handles: Sequence[Any],
     x: str = "",
     y: str = "",
@@ -363,7 +363,7 @@ def draw_multiples(
 
     Args:
         panels: rows of each panel.
-        paint: function that draws the rows of a panel on its axes; it may set labels of its own.
+        draw_panel: function that draws the rows of a panel on its axes; it may set labels of its own.
         handles: entries of the legend.
         x: label of the x axis of every panel.
         y: label of the y axis of the first panel of each row.
@@ -372,7 +372,7 @@ def draw_multiples(
     figure, axes = create_grid(len(panels.shown), height_in)
     for position, (panel, (panel_axes,)) in enumerate(zip(panels.shown, axes, strict=True)):
         set_panel_title(panel_axes, panel.label)
-        paint(panel_axes, panel.rows)
+        draw_panel(panel_axes, panel.rows)
         if x:
             panel_axes.set_xlabel(x)
         if y and is_leftmost(position):
@@ -397,7 +397,7 @@ def draw_glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, no
     figure = MplFigure(figsize=_GLANCE_IN, layout="constrained")
     axes = figure.add_subplot()
     for place, (label, value, low, high) in enumerate(rows[:_MAX_GLANCE_ROWS]):
-        series = series_look(place)
+        series = choose_series_look(place)
         interval = [[max(0.0, value - low)], [max(0.0, high - value)]]
         axes.errorbar(value, place, xerr=interval, color=series.colour, marker=series.marker)
         axes.annotate(
@@ -406,7 +406,7 @@ def draw_glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, no
             xycoords=("axes fraction", "data"),
             xytext=(0, 7),
             textcoords="offset points",
-            fontsize=small_font_pt(),
+            fontsize=get_small_font_pt(),
             annotation_clip=False,
         )
     axes.axvline(no_effect, color=INK, linewidth=0.9)
@@ -433,7 +433,7 @@ def draw_glance_lines(
     figure = MplFigure(figsize=_GLANCE_IN, layout="constrained")
     axes = figure.add_subplot()
     for place, (label, x_values, values) in enumerate(lines[:_MAX_GLANCE_ROWS]):
-        series = series_look(place)
+        series = choose_series_look(place)
         axes.plot(
             x_values,
             values,
@@ -450,7 +450,7 @@ def draw_glance_lines(
         xlabel=x, ylabel=y, xticks=places if len(places) <= _MAX_TICKS else places[:: len(places) // _MAX_TICKS + 1]
     )
     axes.set_ylim(bottom=0)
-    axes.legend(loc="best", fontsize=small_font_pt())
+    axes.legend(loc="best", fontsize=get_small_font_pt())
     return to_svg(figure)
 
 
@@ -459,7 +459,7 @@ def mark_gap(axes: Axes, x: float, words: str) -> None:
     across = axes.get_xaxis_transform()
     axes.plot([x], [0.03], marker="x", color=INK, markersize=5, linestyle="", transform=across, clip_on=False, zorder=5)
     axes.text(
-        x, 0.08, words, transform=across, rotation=90, ha="center", va="bottom", fontsize=small_font_pt(), zorder=5
+        x, 0.08, words, transform=across, rotation=90, ha="center", va="bottom", fontsize=get_small_font_pt(), zorder=5
     )
 
 
@@ -473,7 +473,7 @@ def describe_gap(row: Any) -> str:
     return "missing" if row["state"] == "missing" else "no value"
 
 
-def interval_lengths(row: Any, value: str, low: str, high: str) -> tuple[float, float]:
+def compute_interval_lengths(row: Any, value: str, low: str, high: str) -> tuple[float, float]:
     """Return how far the interval of a value extends below and above it; nan without an interval."""
     if not (math.isfinite(row[low]) and math.isfinite(row[high])):
         return math.nan, math.nan
@@ -616,12 +616,12 @@ def build_drawing(
 
 
 def chart(
-    data: FigureData, rows: pd.DataFrame, paint: Callable[[Axes], object], caption: str, findings: Sequence[str]
+    data: FigureData, rows: pd.DataFrame, draw_panel: Callable[[Axes], object], caption: str, findings: Sequence[str]
 ) -> Drawing:
     """Build a drawing with one panel, which `paint` draws, and a table of all columns of `rows`."""
     columns = {str(name).replace("_", " "): partial(_format_cell, str(name)) for name in rows.columns}
-    one = Panels((Panel("", rows),), "", 0)
-    picture = partial(draw_multiples, one, lambda axes, _: paint(axes), ())
+    panels = Panels((Panel("", rows),), "", 0)
+    picture = partial(draw_multiples, panels, lambda axes, _: draw_panel(axes), ())
     return build_drawing(data, rows, picture, columns, caption=caption, findings=tuple(findings))
 
 

@@ -55,10 +55,10 @@ def encode_downloads(picture: Path) -> dict[str, str]:
 
     The text is '' if the file is too long, missing, or not a regular file.
     """
-    encoded = {}
+    encoded_files = {}
     for kind, pack in (("csv", partial(gzip.compress, mtime=0)), ("pdf", bytes)):
         file = picture.with_suffix(f".{kind}")
         is_packable = file.is_file() and file.stat().st_size <= _MAX_COMPRESSION * MAX_EMBEDDED_BYTES
         content = pack(file.read_bytes()) if is_packable else b""
-        encoded[kind] = b64encode(content).decode() if len(content) <= MAX_EMBEDDED_BYTES else ""
-    return encoded
+        encoded_files[kind] = b64encode(content).decode() if len(content) <= MAX_EMBEDDED_BYTES else ""
+    return encoded_files

@@ -93,11 +93,11 @@ def _save_pdf(path: Path, title: str, data: FigureData) -> Iterator[None]:
         data: data of the figure.
     """
     from campaign.common.errors import convert_os_error
-    from campaign.report.plot import MAX_CELLS_TO_REDRAW, PAGE, page_medium, use_medium
+    from campaign.report.plot import MAX_CELLS_TO_REDRAW, PAGE, build_page_medium, use_medium
 
     try:
         path.with_suffix(".pdf").unlink(missing_ok=True)
-        with use_medium(page_medium(path, title) if len(data.cells) <= MAX_CELLS_TO_REDRAW else PAGE):
+        with use_medium(build_page_medium(path, title) if len(data.cells) <= MAX_CELLS_TO_REDRAW else PAGE):
             yield
     except OSError as error:
         raise convert_os_error(error, path.parent) from error

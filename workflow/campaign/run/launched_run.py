@@ -18,7 +18,7 @@ from campaign.workloads.failures import KILLED_FROM_OUTSIDE, PACE_NOT_HELD
 from campaign.workloads.launcher import Launcher, StepLimits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Outcome, Run, Step, StepEnd, Workload
-from campaign.workloads.rank_marks import judge_marks, mark_ranks
+from campaign.workloads.rank_marks import correct_step_end, mark_ranks
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LaunchedRun:
         """Run a step to its end. The marks of its ranks take precedence over the exit code of a wrapper around them."""
         directory = self.run.directory
         ended = self.launcher.run(mark_ranks(step, directory), mark, log, directory, self.limits)
-        return judge_marks(step, directory, ended, log)
+        return correct_step_end(step, directory, ended, log)
 
     def _clean_up(self) -> Iterator[str]:
         """Run the cleanup steps, however the run ended, and yield a flag per failed step."""

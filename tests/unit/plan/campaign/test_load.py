@@ -145,5 +145,5 @@ def test_the_schema_takes_what_the_models_take(tmp_path: Path) -> None:
 )
 def test_a_text_stands_for_hosts(tmp_path: Path, text: str, names: list[str]) -> None:
     loaded = load(tmp_path, {"system.hosts.0.name": text, "system.tenancy": {"allowed_hosts": [text]}})
-    assert [name for group in loaded.system.hosts for name in group.names()] == names
-    assert loaded.system.allowed_hosts() == tuple(names)
+    assert [name for group in loaded.system.hosts for name in group.list_names()] == names
+    assert loaded.system.list_allowed_hosts() == tuple(names)

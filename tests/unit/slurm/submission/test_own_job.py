@@ -31,7 +31,7 @@ def test_the_command_is_a_job_with_a_log_in_the_results(tmp_path: Path, fake_slu
 
 
 def test_a_directory_with_a_line_break_is_refused(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    with pytest.raises(ConfigError, match="has a line break"):
+    with pytest.raises(ConfigError, match="contains a line break"):
         submit_command(COMMAND, Results(tmp_path / "re\nsults", "c"), SlurmOptions())
     assert fake_slurm.calls("sbatch") == []
 

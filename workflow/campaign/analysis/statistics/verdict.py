@@ -265,23 +265,21 @@ def format_estimate_range(
     format_value: Callable[[float], str] = wording.format_ratio,
 ) -> str:
     """Return the smallest and the largest estimate of several comparisons, with the names of their cells."""
-    ordered = rows.assign(shown=rows["ratio"].map(convert_ratio)).sort_values("shown", kind="stable")
+    ordered_rows = rows.assign(shown=rows["ratio"].map(convert_ratio)).sort_values("shown", kind="stable")
     first, last = (
         f"{format_value(row['shown'])} ({wording.format_axes(row, label_columns)})"
-        for row in ordered.iloc[[0, -1]].to_dict("records")
+        for row in ordered_rows.iloc[[0, -1]].to_dict("records")
     )
     return f"estimates of single cells range from {first} to {last}"
 
 
 def _describe_significance(rows: pd.DataFrame) -> str:
     """Return how many of several comparisons are significant; '' if none was tested."""
-    tested = rows[rows["p"].notna()]
-    if tested.empty:
+    tested_rows = rows[rows["p"].notna()]
+    if tested_rows.empty:
         return ""
-    count = int((tested["p_holm"] < SIGNIFICANCE_LEVEL).sum())
-    return (
-        f"; {count:,} of {wording.pluralize(len(tested), 'cell')} {'differs' if count == 1 else 'differ'} significantly"
-    )
+    count = int((tested_rows["p_holm"] < SIGNIFICANCE_LEVEL).sum())
+    return f"; {count:,} of {wording.pluralize(len(tested_rows), 'cell')} {'differs' if count == 1 else 'differ'} significantly"
 
 
 def _describe_excluded_differences(
@@ -371,19 +369,19 @@ def list_limitations(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[s
         rows: comparisons.
         protocol: protocol of the campaign.
     """
-    tested = rows[rows["p"].notna()]
+    tested_rows = rows[rows["p"].notna()]
     untested_rows = (
         rows[rows["method"].isin([intervals.RUN_VARIATION_ONLY, intervals.CONFOUNDED_WITH_HOSTS])]
         if "method" in rows
         else rows[:0]
     )
     sentences = (
-        list(_describe_spread_sources(tested))
-        if len(tested)
+        list(_describe_spread_sources(tested_rows))
+        if len(tested_rows)
         else ["" if len(untested_rows) else "No comparison has an interval."]
     )
     if len(untested_rows):
-        subject = wording.pluralize(len(untested_rows), "comparison") if len(tested) else "Comparisons"
+        subject = wording.pluralize(len(untested_rows), "comparison") if len(tested_rows) else "Comparisons"
         sentences.append(
             f"{subject} {'was' if subject.startswith('1 ') else 'were'} not tested: {explain_missing_tests(untested_rows)}."
         )

@@ -16,7 +16,7 @@ from campaign.analysis.tables.leases import BusySpan, compute_idle_before
 from campaign.plan.control_runs import hash_hardware
 from campaign.spec.metric import THROUGHPUT, Metric
 from campaign.spec.record import IMPORTED_LEASE_PREFIX, Record, RecordedCell
-from campaign.spec.run_numbers import composition_of
+from campaign.spec.run_numbers import get_composition_number
 
 RUN_COLUMNS = list_column_types(RUNS)
 
@@ -78,8 +78,8 @@ _CELL_FIELDS = tuple(name for name in RecordedCell.model_fields if name != "opti
 
 def _build_run_row(record: Record) -> dict[str, Any]:
     """Build the row of one run."""
-    cell, requested = record.cell, record.requested
-    ranks = requested.ranks
+    cell, requested_configuration = record.cell, record.requested_configuration
+    ranks = requested_configuration.ranks
     valid = record.status == "ok"
     rate = record.throughput_per_s
     planned_warmup_steps = record.specification.get("warmup_steps", 0)
@@ -87,12 +87,12 @@ def _build_run_row(record: Record) -> dict[str, Any]:
     return {
         "cell_id": record.cell_id,
         "repetition": record.repetition,
-        "composition": composition_of(record.repetition),
+        "composition": get_composition_number(record.repetition),
         **{name: getattr(cell, name) for name in _CELL_FIELDS},
         "system": record.system,
         "version": record.specification.get("version", ""),
         "ranks": ranks,
-        "devices": requested.devices,
+        "devices": requested_configuration.devices,
         "batch_global": cell.batch * ranks,
         **{f"option_{name}": value for name, value in cell.options.items()},
         "status": record.status,

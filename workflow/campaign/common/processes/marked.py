@@ -103,14 +103,14 @@ def end_run_processes(processes: Sequence[ChildProcess], marker: str, earlier_ch
         kill_children(earlier_children)
 
 
-def kill_children(spared: set[int] | None) -> None:
+def kill_children(spared_pids: set[int] | None) -> None:
     """Kill the children of this process, and those that it adopts meanwhile, by SIGKILL.
 
     Args:
-        spared: pids of children that are left alone. None means that nothing is killed, because the list would be incomplete.
+        spared_pids: pids of children that are left alone. None means that nothing is killed, because the list would be incomplete.
     """
     deadline_s = time.monotonic() + _KILL_TIMEOUT_S
-    while (remaining := _list_new_children(spared)) and time.monotonic() < deadline_s:
+    while (remaining := _list_new_children(spared_pids)) and time.monotonic() < deadline_s:
         for pid in remaining:
             with suppress(ProcessLookupError, ChildProcessError):  # Another part of the program may wait for it.
                 os.kill(pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ from campaign.common.errors import ConfigError, convert_os_error
 from campaign.common.paths import REPORTS
 from campaign.report.figure import Drawing, Figure, build_figure_data, load_all_figures
 from campaign.report.paper.latex import escape_latex, format_note, format_table, split_caption
-from campaign.report.plot import COLUMN_WIDTH_IN, PAGE, paper_medium, use_medium
+from campaign.report.plot import COLUMN_WIDTH_IN, PAGE, build_paper_medium, use_medium
 from campaign.report.svg import DECLARATION
 
 
@@ -31,7 +31,7 @@ def draw_figure_files(
 
     Raises ConfigError if a selected figure does not exist or a file cannot be written.
     """
-    chosen = _select_figures(selection)
+    selected_figures = _select_figures(selection)
     files: list[Path] = []
     left_out: dict[str, str] = {}
     captions: list[str] = []
@@ -39,9 +39,9 @@ def draw_figure_files(
     data = build_figure_data(tables)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for figure in chosen:
+        for figure in selected_figures:
             medium = (
-                paper_medium(REPORTS / "paper.mplstyle", out / figure.name, formats, figure.title)
+                build_paper_medium(REPORTS / "paper.mplstyle", out / figure.name, formats, figure.title)
                 if for_paper
                 else PAGE
             )

@@ -95,7 +95,8 @@ def format_numbers(tables: Tables, comparison_rows: pd.DataFrame) -> str:
     parts = []
     if len(comparison_rows):
         title = (
-            f"Ratios of {metric.performance} with 95 % intervals; above 1 is better. p-values are adjusted over the comparisons of "
+            f"Ratios of {metric.performance_name} with 95 % intervals; above 1 is "
+            "better. p-values are adjusted over the comparisons of "
             f"each figure (Holm). {_describe_scaling(metric)}. {conditions}"
         )
         compared_headings = ("Comparison", "Figure", "Ratio", "p (Holm)", "Compositions", "Interval")
@@ -113,10 +114,10 @@ def format_numbers(tables: Tables, comparison_rows: pd.DataFrame) -> str:
 
 def _describe_scaling(metric: Metric) -> str:
     """Describe the null hypotheses of p-values, and the meaning of ratios in the figure on scaling."""
-    if not metric.scales:
-        return f"The null hypothesis is equal {metric.performance}"
-    total = f"In scaling, ratios are those of {metric.total_performance}. " if metric.is_per_device else ""
-    return f"{total}The null hypothesis is the ideal speed-up in scaling, and equal {metric.performance} elsewhere"
+    if not metric.has_efficiency:
+        return f"The null hypothesis is equal {metric.performance_name}"
+    total = f"In scaling, ratios are those of {metric.total_performance_name}. " if metric.is_per_device else ""
+    return f"{total}The null hypothesis is the ideal speed-up in scaling, and equal {metric.performance_name} elsewhere"
 
 
 def _format_comparison_row(row: Mapping[Any, Any]) -> tuple[str, ...]:

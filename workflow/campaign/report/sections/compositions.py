@@ -61,7 +61,7 @@ def describe_idle_time(runs: pd.DataFrame) -> str:
 def _describe_requested(request: Mapping[str, Any]) -> str:
     """Describe the requested configuration, or format it as a plain document if it is invalid."""
     try:
-        return Configuration(**drop_layout(request)).words()
+        return Configuration(**drop_layout(request)).describe()
     except (TypeError, ConfigError):
         return _format_document(request)
 

@@ -48,7 +48,7 @@ def describe_progress(race: RaceDocument) -> str:
     if not race.ended:
         block = f"{max(race.compositions.values())} of {race.blocks}"
         return f"{goal} is not known yet. After the next block ({block}), {count} are measured."
-    if race.decided:
+    if race.is_decided:
         return f"{goal} is known after {count}."
     undecided_count = sum(not workload.best for workload in race.workloads)
     return f"{goal} is unknown for {undecided_count} of {pluralize(len(race.workloads), 'workload')} after {count}."

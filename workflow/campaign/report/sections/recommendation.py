@@ -85,7 +85,11 @@ def build_recommendation_section(document: RecommendationDocument) -> dict[str, 
         "headings": [heading for heading in _HEADINGS if has_alternatives or heading != _INTERVAL_HEADING],
         "objectives": objectives,
         "drawn": build_intervals_column(
-            [_relative_interval(item, answer) for answer in shown_answers for item in choices_by_answer[id(answer)]]
+            [
+                _compute_relative_interval(item, answer)
+                for answer in shown_answers
+                for item in choices_by_answer[id(answer)]
+            ]
         )
         if has_alternatives
         else None,
@@ -109,21 +113,21 @@ def _format_rows(
     for choice in filter(None, choices):
         first = choice is answer.choice
         build = f"{'' if first else 'or '}{choice.configuration}, {choice.batches}"
-        gives = choice.value_text if first else choice.short_text.removeprefix(f"{choice.configuration} ")
+        result_text = choice.value_text if first else choice.short_text.removeprefix(f"{choice.configuration} ")
         evidence_text = ("tied within 5\u202f%, " if choice in answer.tied else "") + _describe_evidence(choice)
-        interval = _relative_interval(choice, answer)
-        against = wording.format_with_interval(
+        interval = _compute_relative_interval(choice, answer)
+        interval_text = wording.format_with_interval(
             interval.value, interval.low, interval.high, wording.format_percent, no_interval_text="no interval"
         )
-        rows.append((build, gives, evidence_text, against))
+        rows.append((build, result_text, evidence_text, interval_text))
     unlisted_count = answer.tied_total + answer.not_told_apart_total - len(rows) + 1
     unknown = "" if answer.comparable else f"; ties {UNKNOWN_TIES}"
-    build, gives, evidence_text, against = rows[-1]
+    build, result_text, evidence_text, interval_text = rows[-1]
     last = f"{evidence_text}{f'; {unlisted_count} more may be as good' if unlisted_count > 0 else ''}{unknown}"
-    return [*rows[:-1], (build, gives, last, against)]
+    return [*rows[:-1], (build, result_text, last, interval_text)]
 
 
-def _relative_interval(choice: RecommendedChoice | None, answer: RecommendationAnswer) -> Interval:
+def _compute_relative_interval(choice: RecommendedChoice | None, answer: RecommendationAnswer) -> Interval:
     """Return the interval of a choice in percent of the best one."""
     if choice is None or answer.choice is None or not answer.choice.value:
         return Interval(math.nan, math.nan, math.nan)

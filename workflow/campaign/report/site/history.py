@@ -116,13 +116,13 @@ def _describe_options(row: Mapping[Any, Any]) -> str:
     )
 
 
-def build_histories(measured: Sequence[tuple[str, float, pd.DataFrame]]) -> list[History]:
+def build_histories(measured_campaigns: Sequence[tuple[str, float, pd.DataFrame]]) -> list[History]:
     """Build the history of each cell that at least two campaigns measured.
 
     Args:
-        measured: name, start and result of `select_measured_cells` of each campaign.
+        measured_campaigns: name, start and result of `select_measured_cells` of each campaign.
     """
-    frames = [rows.assign(campaign=name, started=started) for name, started, rows in measured]
+    frames = [rows.assign(campaign=name, started=started) for name, started, rows in measured_campaigns]
     if not frames:
         return []
     rows = pd.concat(frames, ignore_index=True).sort_values("started", kind="stable")
@@ -134,17 +134,19 @@ def build_histories(measured: Sequence[tuple[str, float, pd.DataFrame]]) -> list
     return sorted(history_list, key=lambda history: (str(history.key["system"]), history.configuration, history.name))
 
 
-def estimate_spread_before(measured: Sequence[tuple[str, float, pd.DataFrame]], index: int) -> CampaignSpread:
+def estimate_spread_before(measured_campaigns: Sequence[tuple[str, float, pd.DataFrame]], index: int) -> CampaignSpread:
     """Estimate the variation between the campaigns before a given one, in the cells of the given one.
 
     Args:
-        measured: name, start and result of `select_measured_cells` of each campaign, the oldest first.
+        measured_campaigns: name, start and result of `select_measured_cells` of each campaign, the oldest first.
         index: index of the given campaign in `measured`.
     """
-    rows = pd.concat([rows.assign(campaign=name) for name, _, rows in measured[: index + 1]], ignore_index=True)
+    rows = pd.concat(
+        [rows.assign(campaign=name) for name, _, rows in measured_campaigns[: index + 1]], ignore_index=True
+    )
     rows = rows.assign(cell=rows.groupby(list(KEY_COLUMNS), sort=False).ngroup())
-    cells = rows.loc[rows["campaign"] == measured[index][0], "cell"]
-    earlier = rows[rows["cell"].isin(cells) & (rows["campaign"] != measured[index][0])]
+    cells = rows.loc[rows["campaign"] == measured_campaigns[index][0], "cell"]
+    earlier = rows[rows["cell"].isin(cells) & (rows["campaign"] != measured_campaigns[index][0])]
     return estimate_campaign_spread(earlier[["cell", "campaign", "mean"]])
 
 

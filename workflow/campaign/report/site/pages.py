@@ -31,7 +31,7 @@ class Page:
 
     @property
     def campaigns(self) -> int:
-        return len({point.campaign for each in self.histories for point in each.points})
+        return len({point.campaign for history in self.histories for point in history.points})
 
 
 def build_history_pages(histories: Sequence[History], to_address: Callable[[str], str]) -> list[Page]:
