@@ -18,9 +18,9 @@ TRUTH = Truth(lease=0.005, run=0.003)
 
 
 def test_a_day_is_no_change() -> None:
-    assert changed_between_campaigns(TRUTH, 0.02, 4, 200, with_spread=False).wrong > 50
-    assert changed_between_campaigns(TRUTH, 0.02, 4, 200).wrong <= 8
-    assert compared_in_site(TRUTH, 0.02, 4, 4).wrong == 0
+    assert changed_between_campaigns(TRUTH, 0.02, 4, 100, with_spread=False).wrong > 50
+    assert changed_between_campaigns(TRUTH, 0.02, 4, 100).wrong <= 8
+    assert compared_in_site(TRUTH, 0.02, 4, 2).wrong == 0
 
 
 def test_a_change_far_above_the_spread_of_campaigns_is_found() -> None:

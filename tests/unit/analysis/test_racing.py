@@ -13,7 +13,7 @@ from campaign.spec.race import RaceDocument, read_race, write_race
 from tests.benchmarks.racing import measure_races
 from tests.planted_races import SURFACES, WITHIN_PCT, PlantedRace, plant_race
 
-CAMPAIGNS = 8
+CAMPAIGNS = 5
 
 
 def race_until(planted: PlantedRace, block: int) -> RaceDocument:

@@ -115,7 +115,8 @@ def test_a_spread_is_read_from_words_and_an_error_says_how_to_write_it() -> None
 
 
 def test_more_is_found_for_more_and_the_campaign_as_it_is_stands_beside(tmp_path: Path) -> None:
-    asked = PlanRequest(write_files(tmp_path, {"campaign.protocol.compositions": 1}), tmp_path / "results")
+    changes = {"campaign.protocol.compositions": 1, "campaign.axes.batch": [1], "campaign.axes.precision": ["fp32"]}
+    asked = PlanRequest(write_files(tmp_path, changes), tmp_path / "results")
     plan = read_plan(asked)
     coarse, fine = (compute_sample_sizes(plan, asked, pct, "composition 1 %, run 1 %") for pct in (5.0, 2.0))
     assert coarse.now.detectable_pct == np.inf

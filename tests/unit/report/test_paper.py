@@ -23,6 +23,7 @@ from campaign.report.figure import build_figure_data, load_all_figures
 from campaign.report.paper import figures as paper
 from campaign.report.paper.latex import MAX_CAPTION_WORDS, MAX_TABLE_LINES, escape_latex, format_table, split_caption
 from tests.unit.report import report_data as synthetic
+from tests.unit.report.figure_columns import UNPAINTED
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +141,10 @@ def test_a_figure_that_does_not_exist_is_named_with_those_that_do(tables: Tables
         paper.draw_figure_files(tables, tmp_path, for_paper=True, selection=["scalling"])
 
 
-def test_every_caption_has_at_most_so_many_words(tables: Tables, tmp_path: Path) -> None:
+def test_every_caption_has_at_most_so_many_words(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plot, "to_svg", lambda _: UNPAINTED)
     paper.draw_figure_files(tables, tmp_path, for_paper=True)
     captions = re.findall(r"\\caption\{(.*)\}\n", (tmp_path / "figures.tex").read_text())
     assert len(captions) > 5
