@@ -147,6 +147,6 @@ def test_a_table_of_choices_has_each_choice_once_in_ascending_order() -> None:
         Spread(1, 1, 1, ""), 4, now, usual, cheapest, (cheapest, choice(4, 2), choice(6, 2), choice(9, 1))
     )
     shown = [(name, each.compositions, each.runs) for name, each in order_choices(found)]
-    assert shown == [("", 2, 2), ("cheapest", 3, 1), ("", 3, 2), ("as it is", 4, 2), ("", 6, 2)]
+    assert shown == [("", 2, 2), ("cheapest", 3, 1), ("", 3, 2), ("current", 4, 2), ("", 6, 2)]
     same = SampleSizes(Spread(1, 1, 1, ""), 4, now, usual, now, (now,))
-    assert [name for name, each in order_choices(same) if each == now] == ["as it is, cheapest"]
+    assert [name for name, each in order_choices(same) if each == now] == ["current, cheapest"]
