@@ -161,7 +161,7 @@ def test_one_of_several_jobs_is_cancelled(site: FaultSite) -> None:
     process = site.begin(runs=3)
     cancelled = min(site.jobs())
     site.slurm("scancel", cancelled)
-    site.until_said(f"job {cancelled}: ended as CANCELLED")
+    site.until_said(f"job {cancelled} ended in state CANCELLED")
     site.finish(process, runs=3, accepted=4, again=1)
 
 

@@ -88,7 +88,7 @@ def test_the_demo_is_measured_on_emulated_hosts(demo: ClusterProject, records: d
     refused = records["2x1of2-local", "dp"]
     assert refused.status == "unsupported"
     assert refused.failure is not None
-    assert "one process" in refused.failure.reason
+    assert "supports one host only" in refused.failure.reason
     measured = [record for record in records.values() if record is not refused]
     assert {record.status for record in measured} == {"ok"}, [record.failure for record in measured if record.failure]
     store = RecordStore(demo.results().directory)

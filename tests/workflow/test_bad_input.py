@@ -67,7 +67,7 @@ def told(result: tuple[int, str]) -> list[str]:
         ),
         (("campain=x",), {}, ["error: --config campain: there is no such key; the keys are: "]),
         # Snakemake reads it as 535104.
-        (("version=535_104",), {}, ["error: version: '535_104' is a number or truth value to YAML"]),
+        (("version=535_104",), {}, ["error: version: YAML reads '535_104' as a number or boolean"]),
     ],
     ids=["unknown key", "wrong type", "code", "unknown --config", "a number with _"],
 )
