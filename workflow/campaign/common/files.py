@@ -141,13 +141,13 @@ def open_regular(path: Path, max_bytes: int | None = None) -> BufferedReader:
     return os.fdopen(_open_regular_descriptor(path, max_bytes), "rb")
 
 
-def read_bytes(path: Path, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
+def read_bytes(path: Path | str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
     """Return the content of a regular file. Raises OSError as `open_regular` does."""
     with FileIO(_open_regular_descriptor(path, max_bytes)) as file:
         return file.readall()
 
 
-def _open_regular_descriptor(path: Path, max_bytes: int | None) -> int:
+def _open_regular_descriptor(path: Path | str, max_bytes: int | None) -> int:
     """Open a regular file and return its descriptor."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     status = os.fstat(descriptor)
