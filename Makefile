@@ -86,8 +86,9 @@ $(VENV)/bin/pip:
 	"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	"$(PYTHON)" -m venv $(VENV)
 
+# Modules are compiled when they are first imported: a demo imports a third of them, and pip would compile all on one core.
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/pip
-	"$(BIN)/pip" install --quiet --disable-pip-version-check --editable '.[train]'
+	"$(BIN)/pip" install --quiet --disable-pip-version-check --no-compile --editable '.[train]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/pip

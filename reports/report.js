@@ -1,4 +1,4 @@
-// Saves pictures as they stand in the page, and their numbers: nothing is fetched, so that a page that was moved alone does it, too.
+// Saves pictures of the page and their numbers. Nothing is fetched, so that it works for a page without its results directory.
 function saves(selector, content) {
   for (const link of document.querySelectorAll(selector)) {
     link.hidden = false;
@@ -6,7 +6,7 @@ function saves(selector, content) {
       if (link.protocol === "blob:") return;
       event.preventDefault();
       link.href = URL.createObjectURL(await content(link.dataset));
-      setTimeout(() => link.click());  // after this click is over: within it, another does nothing
+      setTimeout(() => link.click());  // After this click: a click within it would have no effect.
     });
   }
 }

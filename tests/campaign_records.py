@@ -11,7 +11,7 @@ from campaign.plan.dag import Dag
 from campaign.plan.matrix import build_specification, expand_matrix
 from campaign.run.measure_lease import MANIFEST_SCHEMA
 from campaign.spec.record import Record, RecordedCell, RecordStore, read_record
-from campaign.spec.run_numbers import composition_of, list_run_numbers
+from campaign.spec.run_numbers import get_composition_number, list_run_numbers
 
 
 def fill(campaign: Campaign, results: Path, share: float = 1.0) -> RecordStore:
@@ -22,7 +22,10 @@ def fill(campaign: Campaign, results: Path, share: float = 1.0) -> RecordStore:
     cells = expand_matrix(campaign).cells
     runs = [(cell, run) for cell in cells for run in list_run_numbers(cell.settings)]
     for cell, repetition in runs[: round(share * len(runs))]:
-        recorded, lease = RecordedCell.from_cell(cell), _lease(cell.configuration.name, composition_of(repetition))
+        recorded, lease = (
+            RecordedCell.from_cell(cell),
+            _lease(cell.configuration.name, get_composition_number(repetition)),
+        )
         store.write(
             Record(
                 cell_id=cell.id,
@@ -42,7 +45,9 @@ def fill(campaign: Campaign, results: Path, share: float = 1.0) -> RecordStore:
             )
         )
     for number, configuration in enumerate(campaign.configurations):
-        for composition in sorted({composition_of(run) for cell, run in runs if cell.configuration == configuration}):
+        for composition in sorted(
+            {get_composition_number(run) for cell, run in runs if cell.configuration == configuration}
+        ):
             name = _lease(configuration.name, composition)
             requested_s = float(number + (composition - 1) * len(campaign.configurations))
             write(results / "leases" / f"{name}.1.json", lease_document(name, requested_s))

@@ -27,7 +27,7 @@ def written_plan(campaign: Campaign, results: Results, lease: str) -> Path:
     """The file of one lease's plan."""
     document = plans_of(campaign)[lease]
     path = results.lease_plan_file(lease)
-    write_atomic(path, document.text())
+    write_atomic(path, document.format_text())
     return path
 
 

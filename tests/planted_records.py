@@ -22,7 +22,7 @@ from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.matrix import expand_matrix
 from campaign.spec.cell import Cell
 from campaign.spec.record import Record, RecordedCell, RecordStore
-from campaign.spec.run_numbers import composition_of, list_run_numbers
+from campaign.spec.run_numbers import get_composition_number, list_run_numbers
 from tests import campaign_files
 
 RATE = 100.0
@@ -204,7 +204,7 @@ def _names(of: Planted) -> list[str]:
 def _leases(of: Planted, cells: Sequence[Cell], random: np.random.Generator) -> list[_Lease]:
     """In the order in which they are composed."""
     keys = {
-        (composition_of(run), cell.configuration.name): cell
+        (get_composition_number(run), cell.configuration.name): cell
         for cell in cells
         for run in list_run_numbers(cell.settings)
     }
@@ -216,7 +216,8 @@ def _leases(of: Planted, cells: Sequence[Cell], random: np.random.Generator) -> 
         here = [
             each
             for each in cells
-            if each.configuration.name == name and composition in map(composition_of, list_run_numbers(each.settings))
+            if each.configuration.name == name
+            and composition in map(get_composition_number, list_run_numbers(each.settings))
         ]
         found.append(_Lease(f"{name}--c{composition}", name, composition, tuple(here), tuple(sorted(map(str, hosts)))))
     mixed = [found[place] for place in random.permutation(len(found))]
@@ -230,7 +231,7 @@ def _runs(of: Planted, lease: _Lease, random: np.random.Generator) -> list[tuple
     """Runs of a lease in blocks, in random order in each."""
     blocks: dict[int, list[tuple[Cell, int]]] = {}
     for cell in lease.cells:
-        runs = [run for run in list_run_numbers(cell.settings) if composition_of(run) == lease.composition]
+        runs = [run for run in list_run_numbers(cell.settings) if get_composition_number(run) == lease.composition]
         kept = runs[: random.integers(1, len(runs) + 1)] if of.unequal else runs
         for run in kept:
             blocks.setdefault(run % 1000, []).append((cell, run))

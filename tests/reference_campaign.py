@@ -18,7 +18,7 @@ from campaign.analysis.published.claims import add_evaluated_claims
 from campaign.analysis.tables.cells import CellPlan, build_cells_table
 from campaign.analysis.tables.io import Tables
 from campaign.analysis.tables.runs import build_runs_table
-from campaign.observe.links.document import LinksDocument, Matrices, MeasuredDevice, link_kinds
+from campaign.observe.links.document import LinksDocument, Matrices, MeasuredDevice, list_link_kinds
 from campaign.plan.campaign.resolve import Campaign, load_campaign
 from campaign.plan.matrix import expand_matrix
 from campaign.plan.plan import format_lease_name
@@ -146,7 +146,7 @@ def links() -> list[dict[str, Any]]:
     document = LinksDocument(
         runs_on="cuda",
         devices=tuple(map(MeasuredDevice.model_validate, devices)),
-        kinds=tuple(map(tuple, link_kinds(devices))),
+        kinds=tuple(map(tuple, list_link_kinds(devices))),
         settings={"sizes_bytes": [8, 2**28], "repeats": 5, "warmup": 2, "budget_s": 30.0},
         matrix_size_bytes=2**28,
         matrices=Matrices.model_validate(matrices),

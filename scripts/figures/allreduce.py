@@ -35,8 +35,8 @@ def draw(data: FigureData) -> Drawing:
     selected_links = [links for links in select_shown_links(data.links) if links.document["allreduce"]]
     if not selected_links:
         return nothing(
-            "links of compositions were not measured over two devices or more; all-reduce programs are workloads, in the figures "
-            "of their metrics"
+            "no all-reduce over two or more devices was measured with the links; results of all-reduce workloads are in the "
+            "figures of their metrics"
         )
     rows = _tabulate_bandwidths(selected_links)
     lease_ids = [links["lease_id"] for links in data.links if links["document"]["allreduce"]]
@@ -53,13 +53,13 @@ def draw(data: FigureData) -> Drawing:
             "95 % interval ": lambda row: _format_bounds(row["low_gb_per_s"], row["high_gb_per_s"]),
             "Residual": columns.percent_column("residual_pct", 0),
             "Highest bus bandwidth, GB/s": columns.number_column("busbw_max_gb_per_s"),
-            "at": lambda row: format_size(row["busbw_max_at_bytes"]),
+            "At message size": lambda row: format_size(row["busbw_max_at_bytes"]),
             "Sizes": lambda row: str(row["sizes"]),
             "Left out": columns.text_column("left_out", wording.NO_VALUE),
         },
-        caption=f"{_format_caption(selected_links)}",
+        caption=_format_caption(selected_links),
         findings=_describe_extremes(rows, data.links),
-        coverage=describe_lease_coverage(data.leases, lease_ids, "had all-reduce measured"),
+        coverage=describe_lease_coverage(data.leases, lease_ids, "have an all-reduce measurement"),
     )
 
 
@@ -67,9 +67,8 @@ def _format_caption(selected_links: list[SelectedLinks]) -> str:
     """Format the caption, which explains markers, lines and panels."""
     repeats = min(links.document["settings"]["repeats"] for links in selected_links)
     return (
-        f"Bus bandwidth by bytes that each device contributes (fp32); markers: medians of {repeats} repeats or "
-        f"more of the slowest "
-        "device's time. Lines: the ring model. A panel for each number of devices."
+        "Bus bandwidth by message size per device (fp32). Markers: from the slowest device's median time over at least "
+        f"{repeats} repeats. Lines: the fitted ring model. Each panel has one number of devices."
     )
 
 
@@ -115,29 +114,14 @@ def _describe_extremes(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, .
             f"busbw_{size}_gb_per_s", ascending=False, kind="stable"
         )
         ends = select_first_and_last(ranking)
-        words = ", ".join(f"{row['configuration']} {_format_bandwidth(row, size)}" for row in ends)
+        words = " and ".join(
+            f"{row['configuration']} reaches {wording.format_number(row[f'busbw_{size}_gb_per_s'])} GB/s"
+            for row in ends
+        )
         names = [str(row["configuration"]) for row in ends]
-        times = f"; the first has {compare_allreduce(links, *names, size)} the bandwidth" if len(ends) == 2 else ""
-        sentences.append(f"{wording.pluralize(int(ranks), 'device')}: {words}{times}.")
+        ratio = f", a ratio of {compare_allreduce(links, *names, size)}" if len(ends) == 2 else ""
+        sentences.append(f"On {wording.pluralize(int(ranks), 'device')} at {format_size(size)}, {words}{ratio}.")
     return tuple(sentences)
-
-
-def _format_bandwidth(row: Any, size: int) -> str:
-    """Format the bus bandwidth at a message size.
-
-    The parameters of the model follow if their intervals are bounded. Otherwise only the table shows them.
-
-    Args:
-        row: row of a configuration.
-        size: message size in bytes.
-    """
-    bounds = ("alpha_low_us", "alpha_high_us", "low_gb_per_s", "high_gb_per_s")
-    model = ""
-    if all(np.isfinite(row[name]) and row[name] > 0 for name in bounds):
-        latency = f"{wording.format_number(row['alpha_us'])} [{wording.format_range(row['alpha_low_us'], row['alpha_high_us'])}] µs"
-        bandwidth = f"{wording.format_number(row['gb_per_s'])} [{_format_bounds(row['low_gb_per_s'], row['high_gb_per_s'])}] GB/s"
-        model = f" (model: {latency} and {bandwidth})"
-    return f"{wording.format_number(row[f'busbw_{size}_gb_per_s'])} GB/s at {format_size(size)}{model}"
 
 
 def _draw_panels(selected_links: list[SelectedLinks]) -> str:

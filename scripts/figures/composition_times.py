@@ -8,7 +8,14 @@ from matplotlib.patches import Patch
 from campaign.analysis.tables.leases import summarize_composition_times
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import APPARATUS, Drawing, FigureData, describe_lease_coverage, nothing
+from campaign.report.figure import (
+    APPARATUS,
+    Drawing,
+    FigureData,
+    describe_lease_coverage,
+    describe_undrawn,
+    nothing,
+)
 
 TITLE = "Composition times"
 SECTION = "How long does it take until requested hardware can be used?"
@@ -29,17 +36,12 @@ def draw(data: FigureData) -> Drawing:
     """Draw the mean time of each phase of composing and releasing, by configuration."""
     rows = summarize_composition_times(data.leases)
     if rows.empty:
-        return nothing("no lease has recorded when its composition was ready")
+        return nothing("no lease recorded when its composition was ready")
     leases = int(rows["leases"].sum())
-    remainder_text = (
-        f" {wording.pluralize(len(rows) - _MAX_BARS, 'further configuration')} in the table."
-        if len(rows) > _MAX_BARS
-        else ""
-    )
     caption = (
-        f"Mean time of each phase over {wording.pluralize(leases, 'lease')}; each dot is one composition, and the "
-        f"line spans the shortest "
-        f"and the longest.{remainder_text} Leases that never became ready are left out."
+        f"Mean time of each phase over {wording.pluralize(leases, 'lease')}. Each dot is one composition; the line spans the "
+        f"shortest to the longest.{describe_undrawn(len(rows) - _MAX_BARS, 'configuration', 'table')} Leases that never "
+        "became ready are left out."
     )
     ready = data.leases["compose_s"].notna()
     return plot.build_drawing(
@@ -51,12 +53,12 @@ def draw(data: FigureData) -> Drawing:
             "Leases": columns.count_column("leases"),
             "Fabric": columns.duration_column("fabric_s"),
             "Host sees devices": lambda row: (
-                wording.format_seconds(row["visible_s"]) if row["visible_s"] >= 0 else "not looked at"
+                wording.format_seconds(row["visible_s"]) if row["visible_s"] >= 0 else "not checked"
             ),
             "Ready for runs": columns.duration_column("readying_s"),
-            "Composed in": columns.duration_column("compose_s"),
+            "Time to compose": columns.duration_column("compose_s"),
             "Shortest to longest": columns.interval_column("compose_min_s", "compose_max_s", wording.format_seconds),
-            "Held": columns.duration_column("held_s"),
+            "Time held": columns.duration_column("held_s"),
             "Release": columns.duration_column("release_s"),
             "Operations": columns.number_column("operations"),
             "Retries": columns.number_column("retries"),
@@ -74,19 +76,19 @@ def _describe_slowest_and_fastest(rows: pd.DataFrame) -> tuple[str, ...]:
     sentence = f"Composing takes {wording.format_seconds(slow['compose_s'])} on average for {slow['configuration']}"
     if len(rows) > 1:
         sentence += (
-            f", the slowest, and {wording.format_seconds(fast['compose_s'])} for {fast['configuration']}, the fastest"
+            f" (the slowest) and {wording.format_seconds(fast['compose_s'])} for {fast['configuration']} (the fastest)"
         )
     largest = max(list(_PHASES)[:3], key=lambda phase: float(rows[phase].sum()))
     share = 100 * rows[largest].sum() / rows["compose_s"].sum()
     return (
-        f"{sentence}; {wording.format_percent(share, 0)} of the composition time is the phase “{_PHASES[largest]}”.",
+        f"{sentence}. The phase “{_PHASES[largest]}” takes {wording.format_percent(share, 0)} of the composition time.",
     )
 
 
 def _draw_phases(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
     """Draw a bar per configuration with its phases, and a dot per composition. Return SVG."""
     durations = {name: group.dropna() for name, group in leases.groupby("configuration")["compose_s"]}
-    looks = {phase: plot.series_look(position) for position, phase in enumerate(_PHASES)}
+    looks = {phase: plot.choose_series_look(position) for position, phase in enumerate(_PHASES)}
     phases = [phase for phase in _PHASES if rows[phase].notna().any()]
     figure, [[axes]] = plot.create_grid(1, height_in=0.9 + 0.36 * max(2, len(rows)))
     for place, row in enumerate(rows.to_dict("records")):
@@ -97,7 +99,7 @@ def _draw_phases(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
             is_release = phase == "release_s"
             # The release is not part of composing, so it has a bar of its own below.
             y, height, start_s = (place + 0.33, 0.14, 0.0) if is_release else (place, 0.46, start)
-            axes.barh(y, row[phase], height, left=start_s, **_bar_style(looks[phase]))
+            axes.barh(y, row[phase], height, left=start_s, **_build_bar_style(looks[phase]))
             start += 0.0 if is_release else row[phase]
         if row["leases"] > 1:
             ends = [row["compose_min_s"], row["compose_max_s"]]
@@ -107,12 +109,12 @@ def _draw_phases(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
             axes.plot(values, [place - 0.34] * len(values), **dots)
     plot.label_panel_lines(axes, [f"{row['configuration']} (n = {row['leases']})" for row in rows.to_dict("records")])
     axes.set_xlabel("time (s)")
-    axes.set_ylabel("configuration (n leases)")
-    handles = [Patch(label=_PHASES[phase], **_bar_style(looks[phase])) for phase in phases]
+    axes.set_ylabel("configuration (n: leases)")
+    handles = [Patch(label=_PHASES[phase], **_build_bar_style(looks[phase])) for phase in phases]
     plot.add_legend(figure, handles)
     return plot.to_svg(figure)
 
 
-def _bar_style(look: plot.SeriesLook) -> dict[str, Any]:
+def _build_bar_style(look: plot.SeriesLook) -> dict[str, Any]:
     """Return the bar style for a look."""
     return {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": plot.INK, "linewidth": 0.7}

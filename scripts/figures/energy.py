@@ -12,17 +12,17 @@ RESTS_ON = ("devices",)
 PLACE = 170
 
 QUANTITIES = (
-    Quantity("energy_per_sample_j", "energy of the devices for a sample", "J"),
-    Quantity("energy_per_step_j", "energy of the devices for a step", "J"),
-    Quantity("host_energy_per_sample_j", "energy of the processors for a sample", "J"),
-    Quantity("device_power_mean_w", "power of a device", "W"),
+    Quantity("energy_per_sample_j", "device energy per sample", "J"),
+    Quantity("energy_per_step_j", "device energy per step", "J"),
+    Quantity("host_energy_per_sample_j", "processor energy per sample", "J"),
+    Quantity("device_power_mean_w", "power per device", "W"),
 )
-_DESCRIPTION = "Energies are of the time that was measured."
-_REMARKS = "A step is one of all devices together. Hosts, fabric and cooling are not in the energy of devices. "
+_DESCRIPTION = "Energies cover the measured time."
+_REMARKS = "A step is one step of all devices together. Device energy excludes hosts, fabric and cooling."
 
 
 def draw(data: FigureData) -> Drawing:
-    """Draw the energy per sample and per step of devices and processors, and the power of a device, by configuration."""
+    """Draw the energy per sample and per step of devices and processors, and the power per device, by configuration."""
     runs = data.runs
     if "energy_per_sample_j" not in runs or not runs["energy_per_sample_j"].notna().any():
         return nothing("no device or program reported power or energy")

@@ -8,7 +8,14 @@ import pandas as pd
 
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import APPARATUS, Drawing, FigureData, describe_lease_coverage, nothing
+from campaign.report.figure import (
+    APPARATUS,
+    Drawing,
+    FigureData,
+    describe_lease_coverage,
+    describe_undrawn,
+    nothing,
+)
 
 TITLE = "Forecast and actual duration"
 SECTION = "How long was each lease expected to take, and how long did it take, from the request to the release?"
@@ -29,7 +36,7 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no lease was measured with a forecast")
     rows = rows.astype(dict.fromkeys(_SECONDS, "float64"))
     if rows["expected_s"].isna().all():
-        return nothing("nothing was known of the duration of any lease before it was measured")
+        return nothing("the duration of every lease was unknown before it was measured")
     # Leases that were resumed, composed twice or left incomplete did other work than was forecast.
     rows["judged"] = (rows["runs"] == rows["runs_expected"]) & (rows["uses"] == 1) & ~rows["resumed"].astype(bool)
     rows["error_pct"] = 100 * (rows["actual_s"] / rows["expected_s"].where(rows["expected_s"] > 0) - 1)
@@ -41,13 +48,13 @@ def draw(data: FigureData) -> Drawing:
     )
     excluded_count = int((~rows["judged"]).sum())
     exclusion_text = (
-        f" {wording.pluralize(excluded_count, 'lease')} marked *: resumed, composed again or incomplete, not judged."
+        f" Not judged: {wording.pluralize(excluded_count, 'lease')} (*) resumed, composed again or incomplete."
     )
-    omission_text = f" {len(rows) - _MAX_LEASES} more in the table."
+    omitted_leases_text = describe_undrawn(len(rows) - _MAX_LEASES, "lease", "table")
     caption = (
-        f"Expected duration with its interval (line) and actual duration (open) of {wording.pluralize(len(rows), 'lease')}, the "
-        f"longest first. Expected durations are medians. Intervals show how far earlier forecasts were off."
-        f"{exclusion_text if excluded_count else ''}{omission_text if len(rows) > _MAX_LEASES else ''}"
+        f"Expected duration with its interval (line) and actual duration (open) of {wording.pluralize(len(rows), 'lease')}, "
+        "longest first. Expected durations are medians; intervals reflect the errors of earlier forecasts."
+        f"{exclusion_text if excluded_count else ''}{omitted_leases_text}"
     )
     planned_leases = pd.DataFrame({"lease_id": data.cells["lease"].unique() if "lease" in data.cells else ()})
     return plot.build_drawing(
@@ -78,27 +85,27 @@ def draw(data: FigureData) -> Drawing:
 def _draw_forecasts(rows: Sequence[Mapping[Any, Any]]) -> str:
     """Draw one line per lease, the first on top, over a logarithmic time axis. Return SVG."""
     figure, [[axes]] = plot.create_grid(1, height_in=0.9 + 0.26 * max(3, len(rows)))
-    expected_look, actual_look = plot.series_look(0), plot.series_look(1)
+    expected_look, actual_look = plot.choose_series_look(0), plot.choose_series_look(1)
     for place, row in enumerate(rows):
         if not math.isnan(row["low_s"]):
             axes.plot([row["low_s"], row["high_s"]], [place, place], color=expected_look.colour, linewidth=1.6)
-        axes.plot([row["expected_s"]], [place], **_dot_style(expected_look, is_filled=True))
-        axes.plot([row["actual_s"]], [place], **_dot_style(actual_look, is_filled=False))
+        axes.plot([row["expected_s"]], [place], **_build_dot_style(expected_look, is_filled=True))
+        axes.plot([row["actual_s"]], [place], **_build_dot_style(actual_look, is_filled=False))
     plot.set_logarithmic(axes)
     plot.label_panel_lines(axes, [_format_label(row) for row in rows])
     axes.set_xlabel("duration of the lease (s)")
     axes.set_ylabel("lease")
     handles = [
         plot.build_ink_key(
-            "expected, with interval", **{**_dot_style(expected_look, is_filled=True), "linestyle": "-"}
+            "expected, with interval", **{**_build_dot_style(expected_look, is_filled=True), "linestyle": "-"}
         ),
-        plot.build_ink_key("actual", **_dot_style(actual_look, is_filled=False)),
+        plot.build_ink_key("actual", **_build_dot_style(actual_look, is_filled=False)),
     ]
     plot.add_legend(figure, handles)
     return plot.to_svg(figure)
 
 
-def _dot_style(look: plot.SeriesLook, *, is_filled: bool) -> dict[str, Any]:
+def _build_dot_style(look: plot.SeriesLook, *, is_filled: bool) -> dict[str, Any]:
     """Return the marker style for a look."""
     return {
         "color": look.colour,
@@ -124,13 +131,12 @@ def _describe_accuracy(judged_rows: pd.DataFrame) -> tuple[str, ...]:
         inside = int(forecasts["inside"].astype(bool).sum())
         error = wording.format_percent(float(forecasts["error_pct"].abs().median()), 0)
         sentences.append(
-            f"{inside} of {wording.pluralize(len(forecasts), 'forecast')} "
-            "correct: the actual duration is within the interval. Median "
-            f"error: {error} of the expected duration."
+            f"The actual duration was within the interval of {inside} of {wording.pluralize(len(forecasts), 'forecast')}. The "
+            f"median error is {error} of the expected duration."
         )
     if unknown_count := len(judged_rows) - len(forecasts):
         sentences.append(
-            f"Nothing was known of the duration of {wording.pluralize(unknown_count, 'lease')} before they were measured."
+            f"{wording.pluralize(unknown_count, 'lease')} had no forecast, because the duration was unknown before."
         )
     return tuple(sentences)
 

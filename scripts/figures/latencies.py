@@ -14,6 +14,7 @@ from campaign.report.figure import (
     Drawing,
     FigureData,
     describe_cell_coverage,
+    describe_marks,
     nothing,
     select_distinguishing_columns,
 )
@@ -37,7 +38,7 @@ def draw(data: FigureData) -> Drawing:
     """Draw the median and the 99th percentile of each latency against the rate of requests."""
     cells = comparable_cells.select_cells_with_request_rate(data.cells)
     if cells.empty:
-        return nothing("no service was measured at a given rate of requests (option rate_per_s)")
+        return nothing("no service was measured at a fixed request rate (option rate_per_s)")
     rows = bars.summarize_by_cell(data, _QUANTITIES)
     if len(rows):
         rows = rows.merge(cells[["cell_id", "rate_per_s"]], on="cell_id")
@@ -51,10 +52,9 @@ def draw(data: FigureData) -> Drawing:
     panels = plot.split_into_panels(rows, ["latency", *panel_columns])
     cut = next((words for panel in panels.shown if (words := plot.describe_cut_intervals(panel.rows, plot.RATE))), "")
     caption = (
-        "Latency against the rate of requests: median (dashed) and 99th percentile (solid) as the client reports them. "
-        "TTFT: time to first token; TPOT: time per output token after it; E2E: time to the end of the answer. "
-        f"{wording.format_run_counts(rows['n_ok'])} a point, "
-        f"{wording.describe_intervals(rows['interval_method'])}.{panels.common_sentence()}"
+        "Latency by request rate, as reported by the client: median (dashed) and 99th percentile (solid). "
+        "TTFT: time to first token; TPOT: time per later output token; E2E: time to the end of the answer. "
+        f"{describe_marks('point', rows['n_ok'], rows['interval_method'])}{panels.format_common_sentence()}"
     )
     return plot.build_drawing(
         data,
@@ -91,7 +91,7 @@ def _describe_latency_ranges(rows: pd.DataFrame, label_columns: list[str]) -> tu
             for row in (ranking[0], ranking[-1])
         ]
         values = f"from {ends[0]} to {ends[1]}" if len(ranking) > 1 else ends[0]
-        sentences.append(f"{quantity} at {wording.format_number(rate)} requests/s: {values}.")
+        sentences.append(f"At {wording.format_number(rate)} requests/s, {quantity} is {values}.")
     return tuple(sentences)
 
 

@@ -16,11 +16,11 @@ from campaign.report.link_selection import SelectedLinks, compare_link_kinds, fo
 
 TITLE = "Links between devices"
 SECTION = (
-    "What bandwidth and latency do the links of a composition have, one pair of devices at a time? A row "
-    "sends, a column receives."
+    "What bandwidth and latency does each pair of devices in a composition have? Rows send, columns receive; one pair is "
+    "measured at a time."
 )
 RESTS_ON = ("links",)
-METHOD = "bandwidth of a pair of devices is from the send until the receiver confirms arrival, one pair at a time"
+METHOD = "the bandwidth of a pair of devices is measured from the send until the receiver confirms arrival, one pair at a time"
 PLACE = 120
 COUNTERPARTS = {
     "Falcon: Table IV": "bandwidth and latency between local and fabric devices",
@@ -33,7 +33,7 @@ _MAX_DEVICES_WITH_NUMBERS = 8  # numbers would not fit into the cells of more de
 _MAX_DEVICES_AS_SHAPES = 16  # the cells of more devices are one bitmap instead of vector shapes
 _MAX_DEVICES_WITH_LABELS = 16
 _MAX_LABEL_CHARS = 16
-_MAX_TITLE_CHARS = 22  # the unit of the colours is beside the title
+_MAX_TITLE_CHARS = 22  # The unit of the colours is next to the title.
 _NUMBER_PT = 6.5
 _KIND_LETTERS = {kind: "".join(part[0].upper() for part in kind.split(" + ")) for kind in KINDS}
 _BANDWIDTH, _LATENCY = "unidirectional_gb_per_s", "latency_us"
@@ -56,13 +56,13 @@ def draw(data: FigureData) -> Drawing:
             "Configuration": columns.text_column("configuration"),
             "From": columns.text_column("from"),
             "To": columns.text_column("to"),
-            "Way": columns.text_column("kind"),
+            "Link type": columns.text_column("kind"),
             "One way, GB/s": columns.number_column("unidirectional_gb_per_s"),
-            "Both ways, sum, GB/s": columns.number_column("bidirectional_gb_per_s"),
+            "Both ways together, GB/s": columns.number_column("bidirectional_gb_per_s"),
             "Latency, µs": columns.number_column("latency_us"),
             "Peer access": lambda row: wording.NO_VALUE if row["p2p"] is None else ("yes" if row["p2p"] else "no"),
         },
-        caption=f"{_format_caption(selected_links, drawn_links)}",
+        caption=_format_caption(selected_links, drawn_links),
         findings=_describe_link_types(rows, data.links),
         coverage=describe_lease_coverage(data.leases, lease_ids, "had their links measured"),
     )
@@ -85,9 +85,8 @@ def _format_caption(selected_links: list[SelectedLinks], drawn_links: list[Selec
     repeats = min(links.document["settings"]["repeats"] for links in selected_links)
     remainder_text = describe_undrawn(len(selected_links) - len(drawn_links), "configuration", "table")
     return (
-        f"Above, bandwidth of one direction ({size_text}); below, half a round trip of the smallest message; medians "
-        f"of {repeats} repeats or "
-        "more. Lines separate hosts; F: behind the fabric. Types: "
+        f"Top: bandwidth in one direction ({size_text}). Bottom: latency, half a round trip of the smallest message. Medians of "
+        f"at least {repeats} repeats. Lines separate hosts; F: attached through the fabric. Link types: "
         f"{letters}.{_describe_small_messages(selected_links)}{remainder_text}{_describe_problems(selected_links)}"
     )
 
@@ -97,7 +96,9 @@ def _describe_small_messages(selected_links: list[SelectedLinks]) -> str:
     short = [
         links.configuration for links in selected_links if links.document["matrix_size_bytes"] < MIN_BANDWIDTH_BYTES
     ]
-    return f" No bandwidth of {', '.join(short)}: only messages under 64 KiB fitted into its time." if short else ""
+    return (
+        f" No bandwidth for {', '.join(short)}: only messages below 64 KiB fitted into the time limit." if short else ""
+    )
 
 
 def _describe_problems(selected_links: list[SelectedLinks]) -> str:
@@ -108,7 +109,7 @@ def _describe_problems(selected_links: list[SelectedLinks]) -> str:
     if not problems:
         return ""
     remainder_text = f", and {wording.pluralize(len(problems) - 1, 'further problem')}" if len(problems) > 1 else ""
-    return f" Not all went well: {problems[0]}{remainder_text}."
+    return f" The measurement had problems: {problems[0]}{remainder_text}."
 
 
 def _tabulate_pairs(selected_links: list[SelectedLinks]) -> pd.DataFrame:
@@ -150,25 +151,23 @@ def _describe_link_types(rows: pd.DataFrame, links: Sequence[Mapping[str, Any]])
     if pairs.empty:
         return ("No bandwidth could be measured.",)
     kinds = pairs.groupby("kind")[[_BANDWIDTH, _LATENCY]].median().sort_values(_BANDWIDTH, ascending=False)
-    counts = pairs["kind"].value_counts()
     words = [
-        f"{kind} {wording.format_number(row[_BANDWIDTH])} GB/s and {wording.format_number(row[_LATENCY])} µs "
-        f"({wording.pluralize(int(counts[kind]), 'pair')})"
+        f"{kind} {wording.format_number(row[_BANDWIDTH])} GB/s and {wording.format_number(row[_LATENCY])} µs"
         for kind, row in kinds.iterrows()
     ]
-    sentences = [f"Median of one direction, by type of link: {'; '.join(words)}."]
+    sentences = [f"Median bandwidth and latency in one direction by link type: {'; '.join(words)}."]
     for configuration, group in pairs.groupby("configuration", sort=False):
         medians = group.groupby("kind")[_BANDWIDTH].median()
         if {"local", "fabric"} <= set(medians.index):
-            times = compare_link_kinds(links, str(configuration), ("local", "fabric"))
-            sentences.append(f"{configuration}: local links have {times} the bandwidth of fabric links.")
+            ratio = compare_link_kinds(links, str(configuration), ("local", "fabric"))
+            sentences.append(f"In {configuration}, the ratio of local to fabric bandwidth is {ratio}.")
             break
     spread = pairs[_BANDWIDTH] / pairs.groupby(["configuration", "kind"])[_BANDWIDTH].transform("median")
     slowest = pairs.loc[spread.idxmin()]
     alarming = 100 * (1 - spread.min()) >= _ALARM_PCT
     sentences.insert(
         0 if alarming else len(sentences),
-        f"Slowest link for its type: {slowest['from']} to {slowest['to']} of {slowest['configuration']}, "
+        f"The slowest link for its type is {slowest['from']} to {slowest['to']} in {slowest['configuration']}: "
         f"{wording.format_number(slowest[_BANDWIDTH])} GB/s, "
         f"{wording.format_percent(100 * (1 - spread.min()), 0)} below the median of its "
         f"{slowest['kind']} links (one measurement, not tested).",
@@ -186,7 +185,7 @@ def _draw_matrices(drawn_links: list[SelectedLinks]) -> str:
             mesh = _draw_matrix(
                 axes[row], links, name, norm, has_names=row == 1, is_leftmost=plot.is_leftmost(position)
             )
-            # One colour bar per panel: a shared one would make the panel beside it smaller than the others.
+            # Each panel has its own colour bar, because a shared one would make the panel next to it smaller than the others.
             _format_colour_bar(figure.colorbar(mesh, ax=axes[row], aspect=25, pad=0.03), norm, unit)
     for links, axes in zip(drawn_links, panels, strict=True):
         plot.set_panel_title(axes[0], links.configuration, _MAX_TITLE_CHARS)

@@ -1,4 +1,4 @@
-"""Figure: largest batch that fits into memory on each composition, and the batches that were not run because of it."""
+"""Figure: largest batch that fits into memory on each composition, and larger batches that were therefore not run."""
 
 import math
 import re
@@ -13,6 +13,7 @@ from campaign.report.figure import (
     Drawing,
     FigureData,
     describe_cell_coverage,
+    describe_undrawn,
     nothing,
     select_distinguishing_columns,
     select_first_and_last,
@@ -20,7 +21,7 @@ from campaign.report.figure import (
 
 TITLE = "Memory"
 SECTION = (
-    "Up to which batch is the memory sufficient? Larger, otherwise equal batches need not be run: their "
+    "What is the largest batch that fits into memory? Larger batches of an otherwise equal cell are not run, because their "
     "result is implied."
 )
 PLACE = 80
@@ -33,7 +34,12 @@ COUNTERPARTS = {
 _OOM_PATTERN = re.compile(r"\boom_(device|host)\b")
 _MAX_ROWS_PER_PANEL = 24  # labels of more rows would overlap
 _MARKS = {"ran": "o", "out": "X", "implied": ">", "failed": "."}
-_OUTCOME_TEXTS = {"ran": "ran", "out": "ran out of memory", "implied": "implied, not run", "failed": "failed otherwise"}
+_OUTCOME_TEXTS = {
+    "ran": "ran",
+    "out": "ran out of memory",
+    "implied": "implied, not run",
+    "failed": "failed for another reason",
+}
 
 
 def draw(data: FigureData) -> Drawing:
@@ -47,8 +53,9 @@ def draw(data: FigureData) -> Drawing:
     shape = ["shape", "attached", "storage", "device", "precision"]
     panels = plot.split_into_panels(rows, [column for column in frontier_columns if column not in shape])
     caption = (
-        "Every planned batch where one ran out of memory; the line joins the largest that ran with the smallest that did not."
-        f"{panels.common_sentence()}"
+        "All planned batches of cells of which one ran out of memory. The line joins the largest batch that ran and the smallest "
+        "that ran out of memory."
+        f"{panels.format_common_sentence()}"
     )
     return plot.build_drawing(
         data,
@@ -59,9 +66,9 @@ def draw(data: FigureData) -> Drawing:
                 select_distinguishing_columns(rows, frontier_columns)
             ),
             "Largest batch that ran": lambda row: _format_batch(row["largest_ran"]),
-            "Smallest that ran out": lambda row: _format_batch(row["smallest_out"]),
-            "Memory of": columns.text_column("memory"),
-            "Implied": columns.text_column("implied", wording.NO_VALUE),
+            "Smallest batch that ran out of memory": lambda row: _format_batch(row["smallest_out"]),
+            "Which memory": columns.text_column("memory"),
+            "Implied batches": columns.text_column("implied", wording.NO_VALUE),
             "Evidence (cell.repetition)": columns.text_column("evidence", wording.NO_VALUE),
         },
         caption=caption,
@@ -113,15 +120,15 @@ def _find_frontiers(cells: pd.DataFrame, runs: pd.DataFrame, frontier_columns: l
         .transform("any")
     )
     for key, group in cells[has_limit.astype(bool)].groupby(frontier_columns, sort=False, dropna=False):
-        out = group[group["outcome"] == "out"].sort_values("batch", kind="stable")
+        out_of_memory_cells = group[group["outcome"] == "out"].sort_values("batch", kind="stable")
         implied_cells = group[group["outcome"] == "implied"].sort_values("batch", kind="stable")
-        ran = group.loc[group["state"] == "measured", "batch"]
-        kinds = {kind for words in out["failures"] for kind in _OOM_PATTERN.findall(words)}
+        measured_batches = group.loc[group["state"] == "measured", "batch"]
+        kinds = {kind for words in out_of_memory_cells["failures"] for kind in _OOM_PATTERN.findall(words)}
         rows.append(
             {
                 **dict(zip(frontier_columns, key, strict=True)),
-                "largest_ran": float(ran.max()) if len(ran) else math.nan,
-                "smallest_out": float(out["batch"].iloc[0]) if len(out) else math.nan,
+                "largest_ran": float(measured_batches.max()) if len(measured_batches) else math.nan,
+                "smallest_out": float(out_of_memory_cells["batch"].iloc[0]) if len(out_of_memory_cells) else math.nan,
                 "memory": " and ".join(sorted(kinds)),
                 "implied": ", ".join(str(batch) for batch in implied_cells["batch"]),
                 "evidence": ", ".join(dict.fromkeys(evidence.reindex(implied_cells["cell_id"]).dropna())),
@@ -143,20 +150,21 @@ def _describe_frontiers(rows: pd.DataFrame, cells: pd.DataFrame, frontier_column
         ]
         if last and ends[0]["smallest_out"] == ends[1]["smallest_out"]:
             first, last = (
-                f"at batch {_format_batch(ends[0]['smallest_out'])} in each of the {len(limits):,} cases in which it does",
+                f"at batch {_format_batch(ends[0]['smallest_out'])} in all {len(limits):,} cases",
                 [],
             )
-        sentences.append(f"Memory runs out {first}{', and as late as ' + last[0] if last else ''}.")
+        sentences.append(f"Memory runs out {f'earliest {first} and latest {last[0]}' if last else first}.")
     implied_count = int((cells["outcome"] == "implied").sum())
     if implied_count:
+        verb = "was" if implied_count == 1 else "were"
         sentences.append(
-            f"{wording.pluralize(implied_count, 'cell')} with larger batches not run: their result is implied by smaller batches."
+            f"{wording.pluralize(implied_count, 'cell')} {verb} not run, because a smaller batch already ran out of memory."
         )
     contradictions = rows[rows["largest_ran"] >= rows["smallest_out"]]
     for row in contradictions.head(2).to_dict("records"):
         sentences.append(
-            f"Contradiction, {wording.format_axes(row, label_columns)}: batch {row['smallest_out']:.0f} ran out of memory, "
-            f"batch {row['largest_ran']:.0f} ran."
+            f"Contradiction in {wording.format_axes(row, label_columns)}: batch {row['smallest_out']:.0f} ran out of memory, "
+            f"but batch {row['largest_ran']:.0f} ran."
         )
     return tuple(sentences)
 
@@ -169,7 +177,7 @@ def _format_batch(value: float) -> str:
 def _describe_hidden_rows(panels: plot.Panels) -> str:
     """Return a sentence with the number of rows that are not drawn, or an empty string."""
     left_out = sum(max(0, len(panel.rows) - _MAX_ROWS_PER_PANEL) for panel in panels.shown)
-    return f" {wording.pluralize(left_out, 'further row')} in the data table only." if left_out else ""
+    return describe_undrawn(left_out, "row")
 
 
 def _draw_frontiers(panels: plot.Panels, cells: pd.DataFrame, frontier_columns: list[str], shape: list[str]) -> str:
@@ -197,7 +205,7 @@ def _draw_frontiers(panels: plot.Panels, cells: pd.DataFrame, frontier_columns: 
         marks = visible_rows[frontier_columns].assign(place=visible_rows.index).merge(cells, on=frontier_columns)
         _draw_row_lines(axes, visible_rows)
         for outcome, group in marks.groupby("outcome", sort=True):
-            axes.plot(group["batch"], group["place"], **_marker_style(outcome))
+            axes.plot(group["batch"], group["place"], **_build_marker_style(outcome))
         labels = [wording.format_axes(row, label_columns) for row in visible_rows.to_dict("records")]
         plot.label_panel_lines(axes, labels, grid="y")
         axes.set_xscale("log", base=2)
@@ -207,14 +215,16 @@ def _draw_frontiers(panels: plot.Panels, cells: pd.DataFrame, frontier_columns: 
         axes.set_xlim(batches[0] / 1.4, batches[-1] * 1.4)
 
     handles = [
-        plot.build_ink_key(_OUTCOME_TEXTS[name], **_marker_style(name)) for name in _MARKS if name in drawn_outcomes
+        plot.build_ink_key(_OUTCOME_TEXTS[name], **_build_marker_style(name))
+        for name in _MARKS
+        if name in drawn_outcomes
     ]
     return plot.draw_multiples(
         panels, draw_panel, handles, "batch per device (samples)", "cell", height_in=1.0 + 0.24 * tallest
     )
 
 
-def _marker_style(outcome: str) -> dict[str, Any]:
+def _build_marker_style(outcome: str) -> dict[str, Any]:
     """Return the marker style of an outcome."""
     colour = {"ran": plot.COLOURS[2], "out": plot.COLOURS[5], "implied": plot.COLOURS[5]}.get(outcome, plot.INK)
     fill_colour = "none" if outcome == "implied" else colour

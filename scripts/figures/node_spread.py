@@ -22,13 +22,14 @@ from campaign.report.figure import (
     Drawing,
     FigureData,
     describe_cell_coverage,
+    describe_marks,
     nothing,
     select_distinguishing_columns,
 )
 
 TITLE = "Node spread"
 SECTION = (
-    "What does it cost to spread the same number of devices over more hosts? The drop is against the "
+    "What does it cost to spread the same number of devices over more hosts? The drop is relative to the "
     "fewest hosts measured."
 )
 RESTS_ON = ("links",)
@@ -48,19 +49,19 @@ def draw(data: FigureData) -> Drawing:
     """Draw the performance of equally many devices by number of hosts, with the drop against the fewest hosts."""
     rows = comparable_cells.compare_host_counts(data.cells, data.design)
     if rows.empty:
-        return nothing("no number of devices was measured on two numbers of hosts that are otherwise equal")
+        return nothing("no two measured cells differ only in their number of hosts")
     panel_columns = [*comparable_cells.PANEL_COLUMNS, *comparable_cells.list_option_columns(rows)]
     panels = plot.split_into_panels(rows, panel_columns, series=("batch", "ranks"))
-    sources = analyze_spread_sources(data.runs, data.metric.higher)
+    sources = analyze_spread_sources(data.runs, data.metric.is_higher_better)
     answers = [
         sources.explain_ratio_by_hosts(str(name), ratio)
         for name, ratio in zip(rows["workload"], rows["ratio"], strict=True)
     ]
     rows = rows.assign(hosts_explain=pd.Series(answers, index=rows.index, dtype="str"))
     caption = (
-        f"{data.metric.label.capitalize()} of equally many devices; {wording.format_run_counts(rows['n_ok'])} a bar, "
-        f"{wording.describe_intervals(rows['interval_method'])}. Above a bar: its drop against the first of the group."
-        f"{panels.common_sentence()}"
+        f"{data.metric.label.capitalize()} of equal numbers of devices. "
+        f"{describe_marks('bar', rows['n_ok'], rows['interval_method'])} Above a bar: its drop from the group's first bar."
+        f"{panels.format_common_sentence()}"
     )
     hosts = sorted(set(plot.collect_panel_values(panels, "hosts")))
     equal = [*comparable_cells.PANEL_COLUMNS, *comparable_cells.list_option_columns(data.cells), "batch", "ranks"]
@@ -73,7 +74,7 @@ def draw(data: FigureData) -> Drawing:
             lambda cells: (
                 "devices in use\nbatch per device (samples)" if _has_several_batches(cells) else "devices in use"
             ),
-            data.metric.axis,
+            data.metric.axis_label,
         ),
         {
             "Workload": columns.description_column(select_distinguishing_columns(rows, [*panel_columns, "batch"])),
@@ -86,13 +87,13 @@ def draw(data: FigureData) -> Drawing:
             "Drop": columns.percent_column("drop_pct"),
             "95 % interval ": columns.interval_column("drop_low", "drop_high", wording.format_percent),
             **verdict.P_COLUMN,
-            **({"Host-to-host spread explains it": _format_host_explanation} if set(answers) != {_UNKNOWN} else {}),
+            **({"Host-to-host variation explains it": _format_host_explanation} if set(answers) != {_UNKNOWN} else {}),
             **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
         glance=lambda: _draw_overview(rows),
         limits=(*panels.list_limits(), plot.describe_cut_intervals(rows, plot.RATE)),
-        findings=_describe_drops(rows, panel_columns, sources, data.design, data.metric.performance),
+        findings=_describe_drops(rows, panel_columns, sources, data.design, data.metric.performance_name),
         coverage=describe_cell_coverage(comparable_cells.select_varied_cells(data.cells, equal, "hosts")),
     )
 
@@ -101,23 +102,25 @@ _UNKNOWN = "not known"
 
 
 def _format_host_explanation(row: Any) -> str:
-    """Return whether host-to-host spread explains the drop of a row, as text. It is empty for drops that are not tested."""
+    """Return whether host-to-host variation explains the drop of a row, as text. It is empty for drops that are not tested."""
     return str(row["hosts_explain"]) if row["p"] == row["p"] else ""
 
 
 def _draw_overview(rows: pd.DataFrame) -> str:
     """Draw the overview of drops on more hosts, for the largest number of devices of each workload. Return SVG."""
-    spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
-    largest = spread[spread["ranks"] == spread.groupby("workload")["ranks"].transform("max")]
-    largest = largest.drop_duplicates(["workload", "hosts"])
+    drops = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
+    largest_drops = drops[drops["ranks"] == drops.groupby("workload")["ranks"].transform("max")]
+    largest_drops = largest_drops.drop_duplicates(["workload", "hosts"])
     dots = [
         (
             f"{row['workload']}, {wording.format_axis_value('hosts', row['hosts'])}",
             *(row[name] for name in _DROP_COLUMNS),
         )
-        for row in largest.to_dict("records")
+        for row in largest_drops.to_dict("records")
     ]
-    return plot.draw_glance_dots(dots, f"drop against {largest['against_hosts'].min():.0f} host, %", 0.0)
+    return plot.draw_glance_dots(
+        dots, f"drop from {wording.format_axis_value('hosts', largest_drops['against_hosts'].min())} (%)", 0.0
+    )
 
 
 def _describe_drops(
@@ -134,54 +137,67 @@ def _describe_drops(
         design: design of the experiment.
         measure: name of the performance that drops.
     """
-    spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
-    if spread.empty:
+    drops = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
+    if drops.empty:
         return ()
-    label_columns = select_distinguishing_columns(spread, [*panel_columns, "batch"])
-    is_known = any(sources.find_host_component(str(name)) for name in spread["workload"].unique())
+    label_columns = select_distinguishing_columns(drops, [*panel_columns, "batch"])
+    is_known = any(sources.find_host_component(str(name)) for name in drops["workload"].unique())
     unknown_note = () if is_known else ("Host-to-host variation is unknown: every cell ran on one set of hosts.",)
-    if len(spread) > 1:
+    if len(drops) > 1:
         label_columns = [*label_columns, *(name for name in ("ranks", "hosts") if name not in label_columns)]
         effect = verdict.summarize_effects(
-            spread, design, label_columns, lambda ratio: 100 * (1 - ratio), wording.format_percent
+            drops,
+            design,
+            label_columns,
+            f"Spreading the same devices over more hosts lowers {measure} by {{}}",
+            f"drop of {measure} on more hosts",
+            lambda ratio: 100 * (1 - ratio),
+            wording.format_percent,
         )
-        return (
-            f"Equally many devices on more hosts lower {measure} by {effect}{_describe_unexplained_drops(spread)}.",
-            *unknown_note,
-        )
-    row = spread.to_dict("records")[0]
-    drop_text = verdict.format_estimate(
-        row, tuple(row[name] for name in _DROP_COLUMNS), wording.format_percent, wording.format_axes(row, label_columns)
+        return (effect, *_describe_unexplained_drops(drops), *unknown_note)
+    row = drops.to_dict("records")[0]
+    devices = wording.format_axis_value("ranks", row["ranks"])
+    hosts = f"{wording.format_axis_value('hosts', row['hosts'])} instead of {row['against_hosts']:.0f}"
+    sentence = verdict.summarize_effects(
+        drops,
+        design,
+        label_columns,
+        f"{measure[:1].upper()}{measure[1:]} of {devices} is {{}} lower on {hosts}",
+        f"drop of {measure} for {devices} on {hosts}",
+        lambda ratio: 100 * (1 - ratio),
+        wording.format_percent,
     )
-    doubt = verdict.describe_uncertainty(row, row["drop_low"], row["drop_high"])
-    sentence = (
-        f"{wording.format_axis_value('ranks', row['ranks'])} on {wording.format_axis_value('hosts', row['hosts'])} instead of "
-        f"{row['against_hosts']:.0f} lower {measure} by {drop_text}{doubt or _describe_host_variation(row, sources)}."
-    )
-    return (sentence, *unknown_note)
+    return (sentence, *(_describe_host_variation(row, sources) if verdict.is_significant(row) else ()), *unknown_note)
 
 
-def _describe_unexplained_drops(spread: pd.DataFrame) -> str:
-    """Return a clause with the number of drops that exceed host-to-host variation, or an empty string if there are none."""
+def _describe_unexplained_drops(spread: pd.DataFrame) -> tuple[str, ...]:
+    """Return a sentence with the number of drops that exceed host-to-host variation, or an empty tuple if there are none."""
     larger = int((spread["hosts_explain"] == NOT_EXPLAINED).sum())
-    return f"; {larger:,} of {len(spread):,} are more than host-to-host variation could explain" if larger else ""
+    if not larger:
+        return ()
+    verb = "is" if larger == 1 else "are"
+    return (f"{larger:,} of {len(spread):,} drops {verb} larger than host-to-host variation could explain.",)
 
 
-def _describe_host_variation(row: Any, sources: SpreadSources) -> str:
-    """Return a clause on whether host-to-host variation can explain a drop, or an empty string if it is unknown."""
+def _describe_host_variation(row: Any, sources: SpreadSources) -> tuple[str, ...]:
+    """Return a sentence on whether host-to-host variation can explain a drop, or an empty tuple if that is unknown."""
     part = sources.find_host_component(str(row["workload"]))
     if part is None:
-        return ""
+        return ()
     size = f"(standard deviation {wording.format_percent(part.sd_pct, 2)})"
     # With few hosts the estimate may be zero, which does not show that they are equal. The upper bound is reported instead.
     upper_bound = (
-        f"(standard deviation up to {wording.format_percent(part.high_pct, 2)})" if math.isfinite(part.high_pct) else ""
+        f" (standard deviation up to {wording.format_percent(part.high_pct, 2)})"
+        if math.isfinite(part.high_pct)
+        else ""
     )
-    return {
-        EXPLAINED: f"; equal cells differ as much from host to host {size}",
-        POSSIBLY_EXPLAINED: f"; too few hosts were compared to say that they do not differ as much {upper_bound}".rstrip(),
-        NOT_EXPLAINED: f", more than host-to-host variation {size} could explain",
-    }.get(row["hosts_explain"], "")
+    sentences = {
+        EXPLAINED: f"Host-to-host variation {size} could explain this drop.",
+        POSSIBLY_EXPLAINED: "Too few hosts were compared to rule out that host-to-host variation explains this "
+        f"drop{upper_bound}.",
+        NOT_EXPLAINED: f"The drop is larger than host-to-host variation {size} could explain.",
+    }
+    return tuple(sentences[name] for name in sentences if name == row["hosts_explain"])
 
 
 def _has_several_batches(cells: pd.DataFrame) -> bool:

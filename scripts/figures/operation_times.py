@@ -1,4 +1,4 @@
-"""Figure: durations of single operations of the fabric, with recordings of such a fabric for comparison."""
+"""Figure: durations of single operations of the fabric, with recordings of the same kind of fabric for comparison."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,15 +34,15 @@ _POINT_SPREAD = 0.3
 def draw(data: FigureData) -> Drawing:
     """Draw the durations of each fabric operation as dots, with median and 5 to 95 % range."""
     if data.operations.empty:
-        return nothing("no lease has recorded what operations of its fabric took")
+        return nothing("no lease recorded the durations of its fabric operations")
     recorded_times = (data.context.get("system") or {}).get("times") or {}
     rows = summarize_operation_times(data.operations, recorded_times.get("operations", ()))
     source = (
-        f" Grey, recorded elsewhere: {recorded_times['source']}." if rows["recorded_median_s"].notna().any() else ""
+        f" Grey: recorded elsewhere ({recorded_times['source']})." if rows["recorded_median_s"].notna().any() else ""
     )
     caption = (
-        "Each dot is one operation; the line spans 5 to 95 % of them, the tick is the median. The rest of composing is "
-        f"what it took beside operations.{source}"
+        "Each dot is one operation; the line spans the 5th to 95th percentile, and the tick is the median. The rest of composing "
+        f"is the time outside these operations.{source}"
     )
     return plot.build_drawing(
         data,
@@ -80,8 +80,7 @@ def _describe_device_operations(rows: pd.DataFrame) -> tuple[str, ...]:
         kind = "device" if row["device"] in ("", "gpu") else row["device"]
         spread = wording.format_range(row["low_s"], row["high_s"], wording.format_seconds)
         phrases.append(
-            f"{row['operation']}ing a {kind} took {wording.format_seconds(row['median_s'])} (median; 5 to 95 %: {spread}; "
-            f"n = {row['operations']:,})"
+            f"{row['operation']}ing a {kind} took {wording.format_seconds(row['median_s'])} (median; 5 to 95 %: {spread})"
         )
     words = ", ".join(phrases)
     return (f"{words[0].upper()}{words[1:]}.",) if phrases else ()
@@ -95,7 +94,7 @@ def _draw_operations(rows: pd.DataFrame, operations: pd.DataFrame) -> str:
         operations: single operations with their duration in seconds.
     """
     figure, [[axes]] = plot.create_grid(1, height_in=0.8 + 0.5 * max(2, len(rows)))
-    look = plot.series_look(0)
+    look = plot.choose_series_look(0)
     tick: dict[str, Any] = {"color": plot.INK, "marker": "|", "markersize": 8, "linestyle": ""}
     for place, row in enumerate(rows.to_dict("records")):
         is_operation = (operations["operation"] == row["operation"]) & (operations["device"] == row["device"])

@@ -1,4 +1,4 @@
-"""Figure: additional time for equal work if devices or storage are attached otherwise than in the baseline."""
+"""Figure: additional time for equal work if devices or storage are attached differently than in the baseline."""
 
 from typing import Any
 
@@ -13,14 +13,13 @@ from campaign.report.figure import (
     Drawing,
     FigureData,
     describe_cell_coverage,
+    describe_marks,
     nothing,
     select_distinguishing_columns,
 )
 
 TITLE = "Local, hybrid and fabric"
-SECTION = (
-    "What does attaching devices or storage through the fabric cost, in time for equal work? Below zero is faster."
-)
+SECTION = "How much more time does the same work take with devices or storage attached through the fabric? Below zero is faster."
 RESTS_ON = ("links",)
 PART = ANSWERS
 PLACE = 90
@@ -28,7 +27,7 @@ UNITS = {"overhead_low": "pct", "overhead_high": "pct"}
 COUNTERPARTS = {
     "Falcon: Fig. 11": "training time with local, hybrid and fabric GPUs against local ones",
     "Falcon: Fig. 15": "training time with local and fabric NVMe",
-    "Dell: Figs 9 to 11": "throughput of native, virtual, mixed and remote GPUs, a row a batch",
+    "Dell: Figs 9 to 11": "throughput of native, virtual, mixed and remote GPUs, one row per batch",
 }
 
 
@@ -46,11 +45,11 @@ def draw(data: FigureData) -> Drawing:
         comparable_cells.compute_attachment_overhead(data.cells, data.baseline, data.design)
     )
     if rows.empty:
-        return nothing("every configuration is attached and stored as the baseline is")
+        return nothing("every configuration has the attachment and storage of the baseline")
     unpaired_count = int((rows["n_ok"] > 0).sum() - rows["overhead_pct"].notna().sum())
     paired_rows = rows[rows["against_n"] > 0].reset_index(drop=True)
     if not paired_rows["overhead_pct"].notna().any():
-        return nothing("no measured cell has an otherwise equal cell attached as the baseline configuration is")
+        return nothing("no measured cell has a counterpart with the baseline attachment")
     has_several_storages = data.cells["storage"].nunique() > 1
     paired_rows = paired_rows.assign(
         treatment=[
@@ -60,14 +59,14 @@ def draw(data: FigureData) -> Drawing:
     panel_columns = ["precision", "shape", "device", *comparable_cells.list_option_columns(rows)]
     panels = plot.split_into_panels(paired_rows, panel_columns)
     unpaired_text = (
-        f" {wording.pluralize(unpaired_count, 'measured cell')} without an equal cell at the baseline not shown."
+        f"Not shown: {wording.pluralize(unpaired_count, 'measured cell')} without a counterpart with the baseline attachment."
         if unpaired_count
         else ""
     )
+    marks = describe_marks("point", paired_rows["n_ok"], paired_rows["method"], "overhead")
     caption = (
-        f"Increase of time over {data.baseline}'s kind of attachment; {wording.format_run_counts(paired_rows['n_ok'])} a point, "
-        f"{wording.describe_intervals(paired_rows['method'], '95 % interval')}. "
-        f"Zero: as fast as the baseline.{panels.common_sentence()}"
+        f"Additional time compared with the attachment of {data.baseline}. {marks} "
+        f"Zero: as fast as the baseline.{panels.format_common_sentence()}"
     )
     label_columns = ["workload", *_list_row_columns(paired_rows), *panel_columns]
     return plot.build_drawing(
@@ -76,7 +75,7 @@ def draw(data: FigureData) -> Drawing:
         lambda: _draw_overheads(panels, _list_row_columns(paired_rows)),
         {
             "Workload": columns.description_column(select_distinguishing_columns(paired_rows, label_columns)),
-            "Attached": columns.text_column("treatment"),
+            "Attachment": columns.text_column("treatment"),
             data.metric.heading: lambda row: wording.format_rate(row["mean"]),
             f"Baseline {data.metric.heading.lower()}": lambda row: wording.format_rate(row["against_mean"]),
             "Overhead": columns.percent_column("overhead_pct"),
@@ -104,7 +103,7 @@ def _draw_overview(rows: pd.DataFrame) -> str:
         (f"{row['workload']}, {row['treatment']}", row["overhead_pct"], row["overhead_low"], row["overhead_high"])
         for row in first.to_dict("records")
     ]
-    return plot.draw_glance_dots(dots, "overhead, % of baseline time", 0.0)
+    return plot.draw_glance_dots(dots, "overhead (% of baseline time)", 0.0)
 
 
 def _describe_overheads(rows: pd.DataFrame, panel_columns: list[str], design: Design) -> tuple[str, ...]:
@@ -115,10 +114,17 @@ def _describe_overheads(rows: pd.DataFrame, panel_columns: list[str], design: De
         *(column for column in [*panel_columns, *_list_row_columns(rows)] if rows[column].nunique() > 1),
     ]
     for treatment, cells in rows[rows["overhead_pct"].notna()].groupby("treatment", sort=False):
-        effect = verdict.summarize_effects(
-            cells, design, label_columns, lambda ratio: 100 * (1 / ratio - 1), wording.format_percent
+        sentences.append(
+            verdict.summarize_effects(
+                cells,
+                design,
+                label_columns,
+                f"The overhead of {treatment} is {{}}",
+                f"overhead of {treatment}",
+                lambda ratio: 100 * (1 / ratio - 1),
+                wording.format_percent,
+            )
         )
-        sentences.append(f"Overhead of {treatment}: {effect}.")
     return tuple(sentences)
 
 
@@ -185,10 +191,10 @@ def _draw_line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.Ser
                 transform=transform,
                 ha="right",
                 va="center",
-                fontsize=plot.small_font_pt(),
+                fontsize=plot.get_small_font_pt(),
             )
             continue
-        error_low, error_high = plot.interval_lengths(row, "overhead_pct", "overhead_low", "overhead_high")
+        error_low, error_high = plot.compute_interval_lengths(row, "overhead_pct", "overhead_low", "overhead_high")
         axes.errorbar(
             row["overhead_pct"],
             y,

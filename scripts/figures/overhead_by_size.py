@@ -13,20 +13,19 @@ from campaign.report.figure import (
     Drawing,
     FigureData,
     describe_cell_coverage,
+    describe_marks,
     nothing,
     select_distinguishing_columns,
 )
 
 TITLE = "Overhead by size"
-SECTION = (
-    "Is the overhead of the fabric larger for large models? What counts is communication that computing does not hide."
-)
+SECTION = "Is the overhead of the fabric larger for large models? It depends on the communication that computing does not hide."
 RESTS_ON = ("links",)
 PART = ANSWERS
 WITH = "overhead"
 METHOD = (
-    "the line over sizes is of least squares through the mean overhead of each workload, from three sizes on; the interval of its "
-    "slope is by Student t (n − 2), its p of all lines together (Holm)"
+    "the line over sizes is a least-squares fit of the mean overhead of each workload over at least three sizes; its slope has a "
+    "Student t interval (n − 2), and the p-values of all lines together are adjusted (Holm)"
 )
 PLACE = 100
 COUNTERPARTS = {
@@ -40,7 +39,7 @@ UNITS = {
 # Column, label of the axis, divisor to the unit of the axis, unit of the slope in words, and that unit in units of the axis.
 _SIZES = (
     ("parameters", "parameters of the model (million)", 1e6, "100 million parameters", 100.0),
-    ("allreduce_bytes_per_step", "all-reduced a step (MB)", 1e6, "100 MB all-reduced a step", 100.0),
+    ("allreduce_bytes_per_step", "all-reduced per step (MB)", 1e6, "100 MB all-reduced per step", 100.0),
 )
 _MIN_SIZES = 3
 _MAX_MARKS_PER_LINE = 200  # more would be a cloud of points, and a large page
@@ -58,16 +57,15 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no two comparable workloads have both a known overhead and a known size")
     rows, fits = _fit_lines(rows, panel_columns)
     if rows["slope"].isna().all():
-        return nothing(f"no comparable workloads have a known overhead at {_MIN_SIZES} sizes")
+        return nothing(f"no kind of attachment has a known overhead for comparable workloads of {_MIN_SIZES} sizes")
     panels = plot.split_into_panels(rows, panel_columns, axis_columns=["size_kind"])
     is_thinned = bool(
         (rows.groupby([*panel_columns, "treatment"], sort=False, dropna=False).size() > _MAX_MARKS_PER_LINE).any()
     )
-    thinning_text = " Of very many cells, only some are drawn." if is_thinned else ""
+    thinning_text = "Only some of the many cells are drawn." if is_thinned else ""
     caption = (
-        f"{wording.format_run_counts(list(rows['n_ok']))} a mark, which is a cell, "
-        f"{wording.describe_intervals(rows['method'], '95 % interval')}. The line goes through the mean of each workload; "
-        f"r: Pearson's correlation.{panels.common_sentence()}"
+        f"{describe_marks('mark', rows['n_ok'], rows['method'], 'overhead')} The line is fitted to the mean of each workload; "
+        f"r: Pearson's correlation.{panels.format_common_sentence()}"
     )
     options = [name for name in comparable_cells.list_option_columns(rows) if name not in panel_columns]
     overheads = comparable_cells.compute_attachment_overhead(data.cells, data.baseline, data.design)
@@ -76,17 +74,17 @@ def draw(data: FigureData) -> Drawing:
         rows,
         lambda: _draw_overheads(panels, fits, panel_columns),
         {
-            "Against": columns.text_column("size_kind"),
+            "Kind of size": columns.text_column("size_kind"),
             "Size": columns.number_column("size"),
             "Cell": columns.description_column(
                 select_distinguishing_columns(rows, ["workload", "shape", "batch", *panel_columns[1:], *options])
             ),
-            "Attached": columns.text_column("treatment"),
+            "Attachment": columns.text_column("treatment"),
             "Overhead": columns.percent_column("overhead_pct"),
             "95 % interval": columns.interval_column("overhead_low", "overhead_high", wording.format_percent),
             "Slope of the line": _format_slope,
             "95 % interval ": columns.interval_column("slope_low", "slope_high"),
-            "p (Holm)": lambda row: verdict.format_p_value(row["slope_p_holm"]),
+            "p of a zero slope (Holm)": lambda row: verdict.format_p_value(row["slope_p_holm"]),
             "r": columns.number_column("correlation", 2),
             **columns.RUN_COLUMNS,
         },
@@ -101,7 +99,7 @@ def draw(data: FigureData) -> Drawing:
 def _format_slope(row: Any) -> str:
     """Format the slope of the line that a row belongs to, in percentage points."""
     return (
-        wording.NO_VALUE if pd.isna(row["slope"]) else f"{wording.format_number(row['slope'])} points for {row['per']}"
+        wording.NO_VALUE if pd.isna(row["slope"]) else f"{wording.format_number(row['slope'])} points per {row['per']}"
     )
 
 
@@ -209,31 +207,34 @@ def _describe_slopes(rows: pd.DataFrame, fits: pd.DataFrame, panel_columns: list
         subject = ", ".join(
             [str(row["treatment"]), *(wording.format_axis_value(column, row[column]) for column in label_columns)]
         )
-        size = f"{wording.format_number(abs(row['slope']))} percentage points for {row['per']}"
-        interval = f"95\u202f% interval {wording.format_range(row['slope_low'], row['slope_high'])}"
-        basis = (
-            f"{interval}; r = {wording.format_number(row['correlation'], 2)}, "
-            f"{wording.pluralize(int(row['workloads']), 'workload')}"
-        )
-        slope = f"{wording.format_number(row['slope'])} percentage points for {row['per']}"
+        interval = f"[{wording.format_range(row['slope_low'], row['slope_high'])}]"
+        slope = f"{wording.format_number(row['slope'])} {interval} percentage points per {row['per']}"
         if row["untested"]:
-            sentences.append(f"Overhead of {subject} by size: {slope} ({basis}); {verdict.NOT_TESTED_ONE_COMPOSITION}.")
-        elif row["slope_p_holm"] < intervals.SIGNIFICANCE_LEVEL:
-            sentences.append(f"Overhead of {subject} {'grows' if row['slope'] > 0 else 'falls'} by {size} ({basis}).")
-        else:
             sentences.append(
-                f"Overhead of {subject} shows no sure trend: {slope} ({basis}; p = {verdict.format_p_value(row['slope_p_holm'])})."
+                f"The overhead of {subject} changes by {slope} (not tested: each was measured on one composition)."
+            )
+        elif row["slope_p_holm"] < intervals.SIGNIFICANCE_LEVEL:
+            sentences.append(
+                f"The overhead of {subject} {'grows' if row['slope'] > 0 else 'falls'} with size, by {slope}."
+            )
+        else:
+            p_text = verdict.format_p_value(row["slope_p_holm"])
+            sentences.append(
+                f"No significant trend of the overhead of {subject} with size: the slope is {slope} (p of a zero slope: {p_text})."
             )
     if not sentences:
         first = rows[rows["size_kind"] == rows["size_kind"].iloc[0]]
         for treatment, group in first.groupby("treatment", sort=False):
             means = group.groupby("workload", sort=False)[["size", "overhead_pct"]].mean().sort_values("size")
             words = ", ".join(
-                f"{wording.format_percent(row['overhead_pct'])} of {name}" for name, row in means.iterrows()
+                f"{wording.format_percent(row['overhead_pct'])} for {name}" for name, row in means.iterrows()
             )
-            sentences.append(f"Mean overhead of {treatment}, from the smallest model to the largest: {words}.")
+            sentences.append(f"The mean overhead of {treatment}, from the smallest model to the largest, is {words}.")
     if short_count:
-        sentences.append(f"{wording.pluralize(short_count, 'comparison')} with fewer than {_MIN_SIZES} sizes: no line.")
+        verb = "has" if short_count == 1 else "have"
+        sentences.append(
+            f"{wording.pluralize(short_count, 'comparison')} {verb} no line, because fewer than {_MIN_SIZES} sizes were measured."
+        )
     return tuple(sentences)
 
 

@@ -14,6 +14,7 @@ from campaign.report.figure import (
     Drawing,
     FigureData,
     describe_cell_coverage,
+    describe_marks,
     nothing,
     select_distinguishing_columns,
 )
@@ -23,14 +24,14 @@ TITLE = "Throughput against cost"
 SECTION = "What does speed cost? On the Pareto front are the cells that no other cell beats in throughput and in cost."
 PART = ANSWERS
 METHOD = (
-    "a cell is behind the Pareto front where another cell's intervals are wholly better in speed and cost; device-hours count all "
+    "a cell is clearly worse if the whole intervals of another cell are better in both speed and cost; device-hours count all "
     "composed devices"
 )
 PLACE = 180
 UNITS = {"front": ""}
 
-_DEVICE_HOURS, _ENERGY = "device-hours for 1 M samples", "energy for 1 M samples (kWh)"
-_UNITS = {_DEVICE_HOURS: "device-hours for 1 M samples", _ENERGY: "kWh for 1 M samples"}
+_DEVICE_HOURS, _ENERGY = "device-hours per 1 M samples", "energy per 1 M samples (kWh)"
+_UNITS = {_DEVICE_HOURS: "device-hours per 1 M samples", _ENERGY: "kWh per 1 M samples"}
 _COST_COLUMNS = plot.IntervalColumns("cost", "cost_low", "cost_high")
 _MAX_NUMBERS_PER_PANEL = 8  # more numbers in a panel would overlap
 _J_PER_KWH = 3.6e6
@@ -44,10 +45,10 @@ _WORK_OPTIONS = ("seq_len", "image_px")  # options that change what a sample is
 def draw(data: FigureData) -> Drawing:
     """Draw the throughput of each cell against the cost of a million samples, with one panel per workload and kind of cost."""
     if data.metric != THROUGHPUT:
-        return nothing(f"cells are compared by {data.metric.label}, and the cost of a sample follows from throughput")
+        return nothing(f"the cost of a sample follows from throughput, but the primary metric is {data.metric.label}")
     rows = _tabulate_costs(data)
     if rows.empty:
-        return nothing("no workload was measured in two cells whose cost could be compared")
+        return nothing("no workload was measured in two cells with comparable costs")
     work_options = _list_work_options(rows)
     panel_columns = ["cost_kind", "workload", *work_options]
     rows = _mark_front(rows, panel_columns)
@@ -70,11 +71,10 @@ def draw(data: FigureData) -> Drawing:
     is_thinned = bool(
         (rows.groupby([*panel_columns, "attach", "near"], sort=False, dropna=False).size() > _MAX_MARKS).any()
     )
-    thinning_text = " Of very many cells, only some are drawn, and all of the front." if is_thinned else ""
+    thinning_text = "The front and some of the many other cells are drawn." if is_thinned else ""
     caption = (
-        f"{wording.format_run_counts(list(rows['n_ok']))} a mark, which is a cell, "
-        f"{wording.describe_intervals(rows['interval_method'])}. The line joins the front; "
-        f"hollow: surely behind it.{panels.common_sentence()}"
+        f"{describe_marks('mark', rows['n_ok'], rows['interval_method'])} The line joins the front; "
+        f"hollow: clearly worse.{panels.format_common_sentence()}"
     )
     value_columns = ["front", "near", "mean", "ci_low", "ci_high", "cost", "cost_low", "cost_high", "n_ok"]
     return plot.build_drawing(
@@ -85,7 +85,9 @@ def draw(data: FigureData) -> Drawing:
             "Cost": columns.text_column("cost_kind"),
             "Workload": columns.description_column(select_distinguishing_columns(rows, ["workload", *work_options])),
             "Cell": columns.description_column(label_columns),
-            "Front": lambda row: f"no. {row['front']}" if row["front"] else "within noise" if row["near"] else "behind",
+            "Front": lambda row: (
+                f"no. {row['front']}" if row["front"] else "within noise" if row["near"] else "clearly worse"
+            ),
             **columns.rate_columns("Samples/s"),
             "Cost of 1 M samples": columns.number_column("cost"),
             "95 % interval ": columns.interval_column("cost_low", "cost_high"),
@@ -138,8 +140,8 @@ def _tabulate_by_price(by_time: pd.DataFrame, currency: str) -> list[pd.DataFram
     rows = by_time[by_time["price_per_h"].notna()]
     price_per_device_h = rows["price_per_h"] / rows["devices"]
     costs = {name: rows[name] * price_per_device_h for name in ("cost", "cost_low", "cost_high")}
-    kind = f"price of 1 M samples ({currency})"
-    return [rows.assign(cost_kind=kind, cost_unit=f"{currency} for 1 M samples", **costs)]
+    kind = f"price per 1 M samples ({currency})"
+    return [rows.assign(cost_kind=kind, cost_unit=f"{currency} per 1 M samples", **costs)]
 
 
 def _tabulate_by_energy(cells: pd.DataFrame, ok: pd.DataFrame, protocol: Mapping[str, Any]) -> pd.DataFrame:
@@ -225,22 +227,20 @@ def _describe_fronts(rows: pd.DataFrame, panel_columns: list[str], label_columns
         unit = str(first["cost_unit"]).partition(" ")[0]
         words = [
             f"{wording.format_axes(row, label_columns)} ({wording.format_rate(row['mean'])} "
-            f"samples/s, {wording.format_number(row['cost'])} {unit} for 1 M)"
+            f"samples/s, {wording.format_number(row['cost'])} {unit} per 1 M samples)"
             for row in (first, last)
         ]
         subject = wording.format_axes(first, panel_columns[1:])
-        single_text = f"{words[0]} is fastest and cheapest"
-        ends_text = (
-            f"cheapest {words[0]}, fastest {words[1]}; {wording.pluralize(len(front), 'cell')} on the Pareto front"
-        )
+        single_text = f"{words[0]} is the fastest and the cheapest cell"
+        ends_text = f"{words[0]} is the cheapest and {words[1]} the fastest of {len(front):,} cells on the Pareto front"
         close = int((group["near"] & (group["front"] == 0)).sum())
-        noise = f", {wording.pluralize(close, 'further cell')} perhaps" if close else ""
+        noise = f"; {wording.pluralize(close, 'further cell')} may be on the front" if close else ""
         noise += (
-            f"; not tested: {verdict.RUN_VARIATION_ONLY}"
+            f" (not tested: {verdict.RUN_VARIATION_ONLY})"
             if group["interval_method"].isin(_UNTESTED_METHODS).all()
             else ""
         )
-        sentences.append(f"{subject}, {unit}: {single_text if len(front) == 1 else ends_text}{noise}.")
+        sentences.append(f"For {subject}, {single_text if len(front) == 1 else ends_text}{noise}.")
     return tuple(sentences[: plot.MAX_PANELS])
 
 
@@ -257,7 +257,7 @@ def _draw_panels(panels: plot.Panels) -> str:
                 _draw_marks(axes, marks[is_drawn], looks[name], is_filled=bool(near))
         front = panel_rows[panel_rows["front"] > 0].sort_values("front")
         axes.plot(front["cost"], front["mean"], color=plot.INK, linewidth=0.9, zorder=1)
-        text_style = {"textcoords": "offset points", "ha": "left", "fontsize": plot.small_font_pt()}
+        text_style = {"textcoords": "offset points", "ha": "left", "fontsize": plot.get_small_font_pt()}
         for row in front.iloc[:: -(-len(front) // _MAX_NUMBERS_PER_PANEL)].to_dict("records"):
             axes.annotate(str(row["front"]), (row["cost"], row["mean"]), xytext=(4, 3), **text_style)
         is_logarithmic = bool(panel_rows["mean"].max() > 12 * panel_rows["mean"].min())

@@ -1,4 +1,4 @@
-"""Figure: runs that use a part of a host's devices, by the number of devices composed onto the host."""
+"""Figure: runs that use a part of a host's devices, by the number of devices composed into the host."""
 
 from typing import Any
 
@@ -14,12 +14,13 @@ from campaign.report.figure import (
     Drawing,
     FigureData,
     describe_cell_coverage,
+    describe_marks,
     nothing,
     select_distinguishing_columns,
 )
 
 TITLE = "Part of a host"
-SECTION = "Does it affect a run that uses k devices how many devices (n) are composed onto its host?"
+SECTION = "Do idle devices in the host slow a run down?"
 PART = ANSWERS
 PLACE = 50
 COUNTERPARTS = {
@@ -38,31 +39,29 @@ def draw(data: FigureData) -> Drawing:
     panel_columns = [*comparable_cells.PANEL_COLUMNS, *comparable_cells.list_option_columns(rows), "hosts"]
     panels = plot.split_into_panels(rows, panel_columns)
     caption = (
-        f"{data.metric.label.capitalize()} of k devices in use of n composed onto a host; "
-        f"{wording.format_run_counts(rows['n_ok'])} a bar, "
-        f"{wording.describe_intervals(rows['interval_method'])}. CV: of the "
-        f"means of a group's compositions.{panels.common_sentence()}"
+        f"{data.metric.label.capitalize()} by devices in use and devices composed into the host. "
+        f"{describe_marks('bar', rows['n_ok'], rows['interval_method'])} CV: of a group's means.{panels.format_common_sentence()}"
     )
     sizes = sorted(set(plot.collect_panel_values(panels, "devices_per_host")))
     return plot.build_drawing(
         data,
         rows,
         lambda: Bars(sizes, format_series="of {} composed".format).draw_multiples(
-            panels, _group_bars, _format_axis_label, data.metric.axis
+            panels, _group_bars, _format_axis_label, data.metric.axis_label
         ),
         {
             "Workload": columns.description_column(select_distinguishing_columns(rows, [*panel_columns, "batch"])),
             "Used of composed": lambda row: f"{row['devices_used']} of {row['devices_per_host']}",
             **columns.rate_columns(data.metric.heading),
             "CV of repetitions": columns.percent_column("cv_pct"),
-            "CV of the case": columns.percent_column("case_cv_pct"),
-            **columns.ratio_columns("Against smallest host"),
+            "CV of the group": columns.percent_column("case_cv_pct"),
+            **columns.ratio_columns("Ratio to the smallest host"),
             **verdict.P_COLUMN,
             **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
         limits=(*panels.list_limits(), plot.describe_cut_intervals(rows, plot.RATE)),
-        findings=_describe_variation(rows, panel_columns, data.design, data.metric.performance),
+        findings=_describe_variation(rows, panel_columns, data.design, data.metric.performance_name),
         coverage=describe_cell_coverage(_select_planned(data.cells)),
     )
 
@@ -86,25 +85,27 @@ def _describe_variation(rows: pd.DataFrame, panel_columns: list[str], design: De
     if cases.empty:
         part = rows[rows["devices_used"] < rows["devices_per_host"]]
         return (
-            f"{wording.pluralize(len(part), 'cell')} used part of a host; none on a second size of host to compare with.",
+            f"{wording.pluralize(len(part), 'cell')} used part of a host, but no second size of host was measured to compare with.",
         )
     sentences = [_describe_change_from_smallest(rows, [*panel_columns, "batch"], design, measure)]
     row: Any = cases.loc[cases["case_cv_pct"].idxmax()]
     label_columns = select_distinguishing_columns(cases, [*panel_columns, "batch"])
-    repeats = rows["cv_pct"].max()
+    repetition_cv_pct = rows["cv_pct"].max()
     repetition_text = (
-        f"; repetitions of one cell vary most by {wording.format_percent(repeats)}" if pd.notna(repeats) else ""
+        f" Repetitions of one cell vary by up to {wording.format_percent(repetition_cv_pct)}."
+        if pd.notna(repetition_cv_pct)
+        else ""
     )
     sentences.append(
-        f"At equal devices in use, {measure} varies most over differently "
-        f"composed hosts for {wording.format_axes(row, label_columns)}, "
-        f"{row['devices_used']} in use: {wording.format_percent(row['case_cv_pct'])} (CV){repetition_text}."
+        f"With the same devices in use, {measure} varies between sizes of the host by up to "
+        f"{wording.format_percent(row['case_cv_pct'])} (CV; {wording.format_axes(row, label_columns)}, "
+        f"{row['devices_used']} in use).{repetition_text}"
     )
     return tuple(sentence for sentence in sentences if sentence)
 
 
 def _describe_change_from_smallest(rows: pd.DataFrame, panel_columns: list[str], design: Design, measure: str) -> str:
-    """Return a sentence with the mean and the range of differences from the smallest host with as many devices in use.
+    """Return sentences on the mean and the range of differences from the smallest host with the same devices in use.
 
     It is empty if no difference was tested.
 
@@ -120,10 +121,15 @@ def _describe_change_from_smallest(rows: pd.DataFrame, panel_columns: list[str],
     pairs = zip(tested_rows["devices_used"], tested_rows["devices_per_host"], strict=True)
     usage = [f"{usage} of {total} devices" for usage, total in pairs]
     label_columns = ["used", *select_distinguishing_columns(tested_rows, panel_columns)]
-    effect = verdict.summarize_effects(
-        tested_rows.assign(used=usage), design, label_columns, lambda ratio: 100 * (ratio - 1), wording.format_percent
+    return verdict.summarize_effects(
+        tested_rows.assign(used=usage),
+        design,
+        label_columns,
+        f"Idle devices in the host change {measure} by {{}}",
+        f"effect of idle devices in the host on {measure}",
+        lambda ratio: 100 * (ratio - 1),
+        wording.format_percent,
     )
-    return f"Change of {measure} against the smallest host with as many devices in use: {effect}."
 
 
 def _choose_labels(rows: pd.DataFrame) -> tuple[bool, bool]:
@@ -151,5 +157,5 @@ def _group_bars(rows: pd.DataFrame) -> BarGroups:
 def _format_axis_label(rows: pd.DataFrame) -> str:
     """Format the label of the horizontal axis, one line per part of the group labels."""
     has_batches, has_variation = _choose_labels(rows)
-    words = ["devices in use a host", *(["batch per device (samples)"] if has_batches else [])]
-    return "\n".join([*words, *(["CV over compositions"] if has_variation else [])])
+    words = ["devices in use per host", *(["batch per device (samples)"] if has_batches else [])]
+    return "\n".join([*words, *(["CV between host sizes"] if has_variation else [])])

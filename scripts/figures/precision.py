@@ -1,4 +1,4 @@
-"""Figure: throughput by precision, with the speed-up over the most precise format and visible gaps."""
+"""Figure: throughput by precision, with the speed-up over the most precise format and marked gaps."""
 
 from typing import Any
 
@@ -14,6 +14,7 @@ from campaign.report.figure import (
     Drawing,
     FigureData,
     describe_cell_coverage,
+    describe_marks,
     nothing,
     select_distinguishing_columns,
 )
@@ -24,7 +25,7 @@ RESTS_ON = ("devices",)
 PART = ANSWERS
 PLACE = 60
 COUNTERPARTS = {
-    "FASTER: Fig. 8": "fp16 against tf32 by batch, on 1 and 12 GPUs",
+    "FASTER: Fig. 8": "fp16 compared with tf32 by batch, on 1 and 12 GPUs",
     "Falcon: Fig. 16 (precision)": "mixed precision",
 }
 
@@ -33,15 +34,15 @@ def draw(data: FigureData) -> Drawing:
     """Draw the performance by batch and precision, with the speed-up over the most precise format above each bar."""
     rows = comparable_cells.add_description_columns(comparable_cells.compare_precisions(data.cells, data.design))
     if rows.empty:
-        return nothing("no cell was planned in two precisions and measured in one")
+        return nothing("no measured cell has a counterpart in another precision")
     panel_columns = ["workload", "shape", "attached", "storage", "device", *comparable_cells.list_option_columns(rows)]
     panels = plot.split_into_panels(_order_panels(rows, panel_columns, data.baseline), panel_columns, series=("batch",))
-    first = " Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
+    order_text = "Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
     reference = rows["reference"].iloc[0]
     caption = (
-        f"{data.metric.label.capitalize()} by batch and precision; {wording.format_run_counts(rows['n_ok'])} a bar, "
-        f"{wording.describe_intervals(rows['interval_method'])}. Above a bar: "
-        f"its speed-up over {reference}.{panels.common_sentence()}"
+        f"{data.metric.label.capitalize()} by batch and precision. "
+        f"{describe_marks('bar', rows['n_ok'], rows['interval_method'])} Above a bar: "
+        f"its speed-up over {reference}.{panels.format_common_sentence()}"
     )
     names = sorted(set(plot.collect_panel_values(panels, "precision")), key=comparable_cells.rank_precision)
     equal = [*comparable_cells.HARDWARE_COLUMNS, *comparable_cells.list_option_columns(data.cells), "workload", "batch"]
@@ -52,7 +53,7 @@ def draw(data: FigureData) -> Drawing:
             panels,
             lambda cells: group_bars(cells, "batch", "precision", sort=True),
             "batch per device (samples)",
-            data.metric.axis,
+            data.metric.axis_label,
         ),
         {
             "Workload": columns.description_column(select_distinguishing_columns(rows, panel_columns)),
@@ -65,8 +66,8 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         glance=lambda: _draw_overview(rows),
-        limits=(*panels.list_limits(), first, plot.describe_cut_intervals(rows, plot.RATE)),
-        findings=_describe_speedups(rows, panel_columns, data.design),
+        limits=(*panels.list_limits(), order_text, plot.describe_cut_intervals(rows, plot.RATE)),
+        findings=_describe_speedups(rows, panel_columns, data.design, data.metric.performance_name),
         coverage=describe_cell_coverage(comparable_cells.select_varied_cells(data.cells, equal, "precision")),
     )
 
@@ -101,8 +102,8 @@ def _draw_overview(rows: pd.DataFrame) -> str:
     return plot.draw_glance_dots(dots, f"speed-up over {rows['reference'].iloc[0]}", 1.0)
 
 
-def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Design) -> tuple[str, ...]:
-    """Return a sentence per precision with the mean and the range of its speed-ups, and one on cells without a value."""
+def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Design, measure: str) -> tuple[str, ...]:
+    """Return sentences per precision on the mean and the range of its speed-ups, and one on cells without a value."""
     sentences = []
     reference = rows["reference"].iloc[0]
     label_columns = select_distinguishing_columns(rows, [*panel_columns, "batch"])
@@ -110,15 +111,20 @@ def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Des
         compared_rows = rows[(rows["precision"] == name) & rows["ratio"].notna()]
         if len(compared_rows):
             sentences.append(
-                f"{name} against {reference}: {verdict.summarize_effects(compared_rows, design, label_columns)}."
+                verdict.summarize_effects(
+                    compared_rows,
+                    design,
+                    label_columns,
+                    f"{name} reaches {{}} the {measure} of {reference}",
+                    f"difference between {name} and {reference}",
+                )
             )
     gaps = rows[rows["n_ok"] == 0]
     if len(gaps):
         row: Any = gaps.iloc[0]
-        classes = wording.format_axes(row, ["precision", *label_columns])
-        sentences.append(
-            f"{wording.pluralize(len(gaps), 'cell')} without a value, the first {classes}: {plot.describe_gap(row)}."
-        )
+        cell = wording.format_axes(row, ["precision", *label_columns])
+        remainder_text = f" and {wording.pluralize(len(gaps) - 1, 'further cell')}" if len(gaps) > 1 else ""
+        sentences.append(f"No value for {cell} ({plot.describe_gap(row)}){remainder_text}.")
     return tuple(sentences)
 
 

@@ -15,7 +15,10 @@ SECTION = (
     "Was the system the same from the first composition to the last? The reference is one cell, measured "
     "in every composition."
 )
-METHOD = "the drift of the reference is a straight trend over compositions, each counted once (t); no other figure holds these runs"
+METHOD = (
+    "the drift of the reference is a linear trend over compositions, each counted once (t test); no other figure includes these "
+    "runs"
+)
 PLACE = 42
 UNITS = {"relative": "", "deviation": ""}
 
@@ -25,7 +28,7 @@ def draw(data: FigureData) -> Drawing:
     reference = data.protocol.get("reference")
     if not reference:
         return nothing("the campaign measures no reference (protocol: reference)")
-    estimate = estimate_drift(data.reference, higher_is_better=data.metric.higher)
+    estimate = estimate_drift(data.reference, higher_is_better=data.metric.is_higher_better)
     rows = estimate.leases
     if rows.empty:
         return nothing("no run of the reference is valid")
@@ -33,9 +36,9 @@ def draw(data: FigureData) -> Drawing:
     runs, kinds = int(rows["runs"].sum()), rows["hardware"].nunique()
     caption = (
         f"{data.metric.label.capitalize()} of {reference['workload']} (batch "
-        f"{reference['batch']}, {reference['precision']}) on one device: "
-        f"{wording.pluralize(runs, 'run')} in {wording.pluralize(len(rows), 'composition')}, each against the middle of the "
-        f"campaign{_format_kinds(kinds)}. Line: straight trend with its 95 % interval."
+        f"{reference['batch']}, {reference['precision']}) on one device, relative to the middle of the campaign"
+        f"{_format_kinds(kinds)}: {wording.pluralize(runs, 'run')} in {wording.pluralize(len(rows), 'composition')}. "
+        "Line: linear trend with its 95 % interval."
     )
     return plot.build_drawing(
         data,
@@ -43,10 +46,12 @@ def draw(data: FigureData) -> Drawing:
         lambda: _draw_drift(rows, estimate, data.reference),
         {
             "Composition": columns.text_column("lease_id"),
-            "Attached": columns.text_column("attach"),
+            "Attachment": columns.text_column("attach"),
             "Hours after the first": lambda row: f"{row['time_h']:.2f}",
             "Runs": columns.count_column("runs"),
-            "Against the middle of the campaign": lambda row: wording.format_percent(100 * (row["relative"] - 1), 2),
+            "Relative to the middle of the campaign": lambda row: wording.format_percent(
+                100 * (row["relative"] - 1), 2
+            ),
         },
         data=rows.assign(time_s=3600 * rows["time_h"]).drop(columns=["cost", "time_h"]),
         caption=caption,
@@ -58,26 +63,26 @@ def draw(data: FigureData) -> Drawing:
 
 def _format_kinds(count: int) -> str:
     """Return a clause on how many kinds of device are compared separately, or an empty string for one."""
-    return "" if count == 1 else f", each of {count} kinds of device for itself"
+    return "" if count == 1 else f", separately for {count} kinds of device"
 
 
 def _describe_drift(estimate: Drift, data: FigureData) -> str:
     """Return a sentence on whether the system drifted, by how much, and which drift would have been detected."""
-    number = (
+    span_text = (
         f"{wording.pluralize(len(estimate.leases), 'composition')} in {wording.format_seconds(3600 * estimate.span_h)}"
     )
     if not estimate.is_known:
-        return f"Too few compositions measured the reference ({number}) to tell whether the system drifted."
+        return f"Whether the system drifted is unknown: too few compositions measured the reference ({span_text})."
     value, low, high = (wording.format_percent(change_pct, 1) for change_pct in estimate.change_pct)
     if not estimate.is_significant:
         return (
-            f"No drift is seen: the speed of the reference changed by {value} [{low}, {high}] over {number}. A change of "
-            f"{wording.format_percent(estimate.detectable_pct, 1)} would be found in 80 of 100 such campaigns."
+            f"No significant drift: the speed of the reference changed by {value} [{low} to {high}] over {span_text}. A change of "
+            f"{wording.format_percent(estimate.detectable_pct, 1)} would be detected in 80 of 100 such campaigns."
         )
     noise = wording.format_percent(100 * estimate.noise, 1)
     return (
-        f"The system drifted: the speed of the reference changed by {value} [{low}, {high}] over {number}, beyond its "
-        f"noise of {noise} from composition to composition. {_describe_consequence(data)}"
+        f"The system drifted: the speed of the reference changed by {value} [{low} to {high}] over {span_text}, while its noise "
+        f"between compositions is {noise}. {_describe_consequence(data)}"
     )
 
 
@@ -86,8 +91,8 @@ def _describe_consequence(data: FigureData) -> str:
     if is_adjusted({"protocol": data.protocol}):
         return "Comparisons between compositions are adjusted for it."
     if data.protocol.get("lease_order") in BLOCK_ORDERS:
-        return "Compositions came in random blocks, so that it widens intervals, and is not mistaken for an effect."
-    return f"{verdict.FIXED_LEASE_ORDER_CAVEAT} 'protocol: reference: adjust' removes it."
+        return "Compositions were measured in random blocks, so the drift widens intervals but is not mistaken for an effect."
+    return f"{verdict.FIXED_LEASE_ORDER_CAVEAT} 'protocol: reference: adjust' removes the drift from comparisons."
 
 
 def _draw_drift(rows: pd.DataFrame, estimate: Drift, runs: pd.DataFrame) -> str:
@@ -109,7 +114,7 @@ def _draw_drift(rows: pd.DataFrame, estimate: Drift, runs: pd.DataFrame) -> str:
         if place % 2 == 0:
             axes.axvspan(ends[0].min(), ends[1].max(), color=plot.INK, alpha=0.08, linewidth=0)
     for place, (attach, group) in enumerate(rows.groupby("attach", sort=True)):
-        look = plot.series_look(place)
+        look = plot.choose_series_look(place)
         axes.plot(
             group["time_h"], 100 * (group["relative"] - 1), look.marker, color=look.colour, label=f"{attach} device"
         )
@@ -120,6 +125,6 @@ def _draw_drift(rows: pd.DataFrame, estimate: Drift, runs: pd.DataFrame) -> str:
         axes.fill_between(time, low, high, color=plot.INK, alpha=0.15, linewidth=0)
     axes.axhline(0, color=plot.INK, linewidth=0.6, linestyle=":")
     axes.set_xlabel("time (h)")
-    axes.set_ylabel("against the middle (%)")
+    axes.set_ylabel("difference from the middle (%)")
     plot.add_legend(figure, axes.get_legend_handles_labels()[0])
     return plot.to_svg(figure)

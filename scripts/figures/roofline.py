@@ -9,17 +9,17 @@ from campaign.analysis.statistics import comparable_cells, verdict
 from campaign.common import wording
 from campaign.observe.links.alpha_beta_model import predict_allreduce_s
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, nothing
+from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, describe_marks, nothing
 from campaign.report.link_selection import select_shown_links
 from campaign.spec.metric import THROUGHPUT
 
 TITLE = "Bound by devices or by links"
 SECTION = (
-    "Do links bound training? Left of 1, the all-reduce of a step can hide behind computing; right of 1, "
-    "no program can hide it."
+    "Do links limit training? Left of 1, the all-reduce of a step can overlap with computing completely; right of 1, it "
+    "cannot."
 )
 RESTS_ON = ("links",)
-METHOD = "the all-reduce of the bound is that of a step's gradients, by the ring model of the measured links"
+METHOD = "the bound by links uses the all-reduce time of a step's gradients, from the ring model of the measured links"
 PLACE = 145
 UNITS = {"allreduce": "s", "compute": "s", "intensity": ""}
 UNITS |= dict.fromkeys(("bound", "unoverlapped", "efficiency_low", "efficiency_high"), "pct")
@@ -30,20 +30,17 @@ _CURVE_POINTS = 100
 def draw(data: FigureData) -> Drawing:
     """Draw the efficiency of cells against the ratio of all-reduce time to compute time, with the bound that links set."""
     if data.metric.name != THROUGHPUT.name:
-        return nothing(
-            "the time that a device computes follows from throughput, and another metric leads this campaign"
-        )
+        return nothing("computing time follows from throughput, but the campaign has another primary metric")
     if "allreduce_bytes_per_step" not in data.runs:
-        return nothing("no workload reported the bytes that a step all-reduces")
+        return nothing("no workload reported the all-reduced bytes per step")
     rows = _tabulate_efficiencies(data)
     if rows.empty:
-        return nothing("no cell has both a measured all-reduce and an equal cell on one device")
+        return nothing("no cell has both a measured all-reduce and a counterpart on one device")
     panels = plot.split_into_panels(rows, ["workload", *comparable_cells.list_option_columns(rows)])
     caption = (
-        f"Efficiency against one device; {wording.format_run_counts(rows['n_ok'])} a point, "
-        f"{wording.describe_intervals(rows['method'], '95 % interval')}. Across: the all-reduce of a "
-        f"step's gradients over a device's computing. "
-        f"Solid: all of it hides behind computing; dashed: none does.{panels.common_sentence()}"
+        "Efficiency relative to one device, by the ratio of all-reduce time to computing time. "
+        f"{describe_marks('point', rows['n_ok'], rows['method'], 'efficiency')} "
+        f"Solid: complete overlap; dashed: no overlap.{panels.format_common_sentence()}"
     )
     label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.list_option_columns(rows)]
     return plot.build_drawing(
@@ -75,8 +72,10 @@ def _tabulate_efficiencies(data: FigureData) -> pd.DataFrame:
     """
     equal = ["workload", "batch", "precision", "device", *comparable_cells.list_option_columns(data.cells)]
     cells = data.cells[data.cells["n_ok"] > 0].reset_index(drop=True)
-    single = (cells["ranks"] == 1) & (cells["attach"] == "local") & (cells["devices_per_host"] == 1)
-    rows = comparable_cells.compare_with_reference(cells, equal, single, data.design, is_scaled_by_devices=True)
+    is_single_device = (cells["ranks"] == 1) & (cells["attach"] == "local") & (cells["devices_per_host"] == 1)
+    rows = comparable_cells.compare_with_reference(
+        cells, equal, is_single_device, data.design, is_scaled_by_devices=True
+    )
     models = {
         links.configuration: (links.document["model"] or {}).get("allreduce")
         for links in select_shown_links(data.links)
@@ -112,24 +111,23 @@ def _describe_link_bounds(rows: pd.DataFrame) -> tuple[str, ...]:
         "configuration",
         *(name for name in ("workload", "batch", "precision") if rows[name].nunique() > 1),
     ]
-    worst_text = (
-        f"{wording.format_number(worst['intensity'])} times as long as "
-        f"computing in {wording.format_axes(worst, label_columns)}"
-    )
+    bound_count = f"{len(bound_rows):,}" if len(bound_rows) else "none"
     sentences = [
-        f"Links bound {len(bound_rows):,} of "
-        f"{wording.pluralize(len(rows), 'cell')}: the all-reduce of a step takes up to {worst_text}."
+        f"Links limit {bound_count} of {wording.pluralize(len(rows), 'cell')}: the all-reduce of a step takes up "
+        f"to {wording.format_number(worst['intensity'])} times as long as computing ({wording.format_axes(worst, label_columns)})."
     ]
     slow_rows = rows[rows["tested"] & (rows["efficiency_high"] < rows["unoverlapped"])]
     if len(slow_rows):
         case: Any = slow_rows.loc[(slow_rows["efficiency_pct"] / slow_rows["unoverlapped"]).idxmin()]
-        size = f"{wording.format_percent(case['efficiency_pct'])} instead of {wording.format_percent(case['unoverlapped'])}"
+        efficiency_text = (
+            f"{wording.format_percent(case['efficiency_pct'])} instead "
+            f"of {wording.format_percent(case['unoverlapped'])}"
+        )
+        conditions = "; ".join(filter(None, (wording.format_axes(case, label_columns), verdict.describe_basis(case))))
         sentences.append(
-            f"{wording.pluralize(len(slow_rows), 'cell')} "
-            f"{'is' if len(slow_rows) == 1 else 'are'} slower than computing and all-reduce one "
-            f"after the other explain: most of all {wording.format_axes(case, label_columns)} "
-            f"({size}; {verdict.describe_basis(case)}). "
-            "Shared cores, input or waiting for the slowest rank cost time beside the links."
+            f"In {wording.pluralize(len(slow_rows), 'cell')}, efficiency is below the bound without overlap; the "
+            f"{'value' if len(slow_rows) == 1 else 'worst value'} is {efficiency_text} ({conditions}). "
+            "Shared cores, input or waiting for the slowest rank may take additional time."
         )
     return tuple(sentences)
 
@@ -152,7 +150,7 @@ def _draw_panels(panels: plot.Panels) -> str:
 
     handles = [
         *plot.build_legend_keys(looks, linestyle=""),
-        plot.build_ink_key("bound of the links", linewidth=1.1),
+        plot.build_ink_key("bound by links", linewidth=1.1),
         plot.build_ink_key("without overlap", linestyle="--", linewidth=0.9),
     ]
     return plot.draw_multiples(

@@ -8,7 +8,7 @@ import pandas as pd
 
 from campaign.analysis.statistics import comparable_cells, scaling_curves, verdict
 from campaign.analysis.statistics.experiment_design import Design
-from campaign.analysis.statistics.scaling_models import MAX_RESIDUAL_PCT, MIN_DIP_PCT
+from campaign.analysis.statistics.scaling_models import AMDAHL, GUSTAFSON, LATENCY, MAX_RESIDUAL_PCT, MIN_DIP_PCT
 from campaign.common import wording
 from campaign.report import columns, plot
 from campaign.report.figure import (
@@ -16,6 +16,7 @@ from campaign.report.figure import (
     Drawing,
     FigureData,
     describe_cell_coverage,
+    describe_marks,
     nothing,
     select_distinguishing_columns,
 )
@@ -23,20 +24,20 @@ from campaign.spec.metric import Metric
 
 TITLE = "Scaling"
 SECTION = (
-    "How does performance scale with devices, at a constant batch of each (weak scaling)? Speed-up and "
-    "efficiency are against the fewest devices measured."
+    "How does performance scale with devices at a constant batch per device (weak scaling)? Speed-up and "
+    "efficiency are relative to the fewest devices measured."
 )
 RESTS_ON = ("devices",)
 PART = ANSWERS
 METHOD = (
-    "the model of a scaling line has the smallest AICc of Amdahl, Gustafson and latency-bandwidth, and points on it (F test, 5 %) "
-    f"within {MAX_RESIDUAL_PCT:.0f} %; a dip is a point more than {MIN_DIP_PCT:.0f} % below both neighbours (in 1/n; one-sided "
-    "t, Holm, 5 %)"
+    "the model of a scaling line is the one with the smallest AICc among Amdahl, Gustafson and latency-bandwidth, if its points "
+    f"fit (F test, 5 %) within {MAX_RESIDUAL_PCT:.0f} %; a dip is a point more than {MIN_DIP_PCT:.0f} % below both neighbours (in "
+    "1/n; one-sided t test, Holm, 5 %)"
 )
 PLACE = 10
 UNITS = {"dip_low": "pct", "dip_high": "pct", "efficiency_low": "pct", "efficiency_high": "pct"}
 COUNTERPARTS = {
-    "FASTER: Fig. 2": "throughput against GPUs; against a traditional cluster with `campaign compare`",
+    "FASTER: Fig. 2": "throughput by GPUs; comparison with a traditional cluster by `campaign compare`",
     "FASTER: Fig. 7": "BERT-Large by GPUs, with a dip at 14 GPUs (dips are tested)",
 }
 
@@ -45,38 +46,38 @@ COUNTERPARTS = {
 _MAX_LISTED_DIPS = 5
 _MAX_LISTED_LINES = 3
 _MAX_LISTED_GAPS = 3
-_MAX_LABELLED_HOSTS = 6  # per line; numbers of hosts beside more markers would overlap
+_MAX_LABELLED_HOSTS = 6  # per line; more numbers of hosts next to markers would overlap
 _LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
+_MODEL_NAMES = {AMDAHL: "Amdahl's law", GUSTAFSON: "Gustafson's law", LATENCY: "the latency-bandwidth model"}
 _EFFICIENCY = plot.IntervalColumns("efficiency_pct", "efficiency_low", "efficiency_high")
 
 
 def draw(data: FigureData) -> Drawing:
     """Draw performance and efficiency against the number of devices, with ideal lines, fitted models and dips."""
     if data.metric.name.startswith(_LATENCIES):
-        return nothing("a latency of requests does not scale with devices")
+        return nothing("request latency does not scale with devices")
     rows = comparable_cells.compare_device_counts(data.cells, data.design, data.metric)
     # At a given rate of requests, the throughput of a server is that rate.
     offered_rate_cells = comparable_cells.select_cells_with_request_rate(data.cells)["cell_id"]
     rows = rows[~rows["cell_id"].isin(offered_rate_cells)].reset_index(drop=True)
     if rows.empty and len(offered_rate_cells):
-        return nothing("requests were sent at given rates, which do not scale with devices")
+        return nothing("requests were sent at fixed rates, which do not scale with devices")
     if rows.empty:
-        return nothing("no workload was measured with two numbers of devices that are otherwise equal")
+        return nothing("no two measured cells differ only in their number of devices")
     panel_columns = [*comparable_cells.PANEL_COLUMNS, *comparable_cells.list_option_columns(rows)]
     rows = scaling_curves.add_model_columns(rows, [*panel_columns, "batch"], data.design, data.runs)
     if data.metric.scaling != "total_rate":
         rows = scaling_curves.add_empty_model_columns(rows)
     panels = plot.split_into_panels(_select_panels_with_runs(rows, panel_columns), panel_columns, series=("batch",))
-    scales, name = data.metric.scales, data.metric.label.capitalize()
-    cut = plot.describe_cut_intervals(rows, plot.RATE) or (
+    scales, name = data.metric.has_efficiency, data.metric.label.capitalize()
+    cut_text = plot.describe_cut_intervals(rows, plot.RATE) or (
         plot.describe_cut_intervals(_drop_references(rows), _EFFICIENCY) if scales else ""
     )
     caption = (
-        f"{f'{name} (top) and efficiency (bottom)' if scales else name} by devices in use; "
-        f"{wording.format_run_counts(rows['n_ok'])} a point, "
-        f"{wording.describe_intervals(rows['interval_method'])}. "
+        f"{f'{name} (top) and efficiency (bottom)' if scales else name} by devices in use. "
+        f"{describe_marks('point', rows['n_ok'], rows['interval_method'])} "
         f"{'Dotted: ideal. ' if scales else ''}Lines join the fewest hosts; open "
-        f"markers: more hosts.{panels.common_sentence()}{'' if scales else _explain_missing_ideal(data.metric)}"
+        f"markers: more hosts.{panels.format_common_sentence()}{'' if scales else _explain_missing_ideal(data.metric)}"
     )
     if scales:
         ratio_columns = {
@@ -85,7 +86,7 @@ def draw(data: FigureData) -> Drawing:
             **verdict.P_AGAINST_IDEAL_COLUMN,
         }
     else:
-        ratio_columns = {**columns.ratio_columns(f"Ratio of {data.metric.performance}"), **verdict.P_COLUMN}
+        ratio_columns = {**columns.ratio_columns(f"Ratio of {data.metric.performance_name}"), **verdict.P_COLUMN}
     return plot.build_drawing(
         data,
         rows,
@@ -100,7 +101,7 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         glance=lambda: _draw_overview(rows, data.metric),
-        limits=(*panels.list_limits(), cut),
+        limits=(*panels.list_limits(), cut_text),
         findings=_describe_scaling(rows, panel_columns, data.design, data.metric),
         coverage=describe_cell_coverage(rows),
     )
@@ -109,10 +110,8 @@ def draw(data: FigureData) -> Drawing:
 def _explain_missing_ideal(metric: Metric) -> str:
     """Return a sentence that explains why the figure has no ideal line."""
     if metric.scaling == "none":
-        return f" There is no ideal line, as no speed-up of {metric.label} is expected of more devices."
-    return (
-        f" There is no ideal line, as nothing tells how {metric.label} scales with devices (`scaling` of the metric)."
-    )
+        return f" There is no ideal line, because {metric.label} is not expected to scale with devices."
+    return f" There is no ideal line, because the `scaling` of {metric.label} is not declared."
 
 
 def _draw_overview(rows: pd.DataFrame, metric: Metric) -> str:
@@ -123,7 +122,7 @@ def _draw_overview(rows: pd.DataFrame, metric: Metric) -> str:
         line = max((group for _, group in workload_rows.groupby(["precision", "batch"], sort=False)), key=len)
         lines.append((str(workload), line["ranks"].tolist(), line["ratio"].tolist()))
     return plot.draw_glance_lines(
-        lines, "devices in use", "speed-up" if metric.scales else "ratio", draw_ideal=metric.scales
+        lines, "devices in use", "speed-up" if metric.has_efficiency else "ratio", draw_ideal=metric.has_efficiency
     )
 
 
@@ -153,7 +152,7 @@ def _drop_references(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _describe_scaling(rows: pd.DataFrame, panel_columns: list[str], design: Design, metric: Metric) -> tuple[str, ...]:
-    """Return sentences on dips, on efficiency with the most devices of each line, on models, and on lines without a value.
+    """Return sentences on dips, efficiency with the most devices of each line, models, and lines without a value.
 
     Args:
         rows: rows of the figure.
@@ -171,7 +170,7 @@ def _describe_scaling(rows: pd.DataFrame, panel_columns: list[str], design: Desi
         ends = _describe_speedup(last.to_dict("records")[0], label_columns, metric)
     else:
         ends = _describe_efficiencies(last, label_columns, design, metric)
-    if not metric.scales:
+    if not metric.has_efficiency:
         return (ends, *_describe_failed_lines(rows, series))
     dips = tuple(_describe_dips(rows, label_columns))
     return (*dips, ends, *_describe_fits(rows), *_describe_absent_dips(rows), *_describe_failed_lines(rows, series))
@@ -179,15 +178,15 @@ def _describe_scaling(rows: pd.DataFrame, panel_columns: list[str], design: Desi
 
 def _describe_speedup(row: Any, label_columns: list[str], metric: Metric) -> str:
     """Return a sentence on speed-up and efficiency at the end of the only line, or on its ratio for a metric without an ideal."""
-    pace = verdict.format_estimate(
-        row, tuple(row[name] for name in ("ratio", "ratio_low", "ratio_high")), wording.format_ratio
+    ratio = wording.format_with_interval(row["ratio"], row["ratio_low"], row["ratio_high"], wording.format_ratio)
+    caveat = verdict.explain_missing_test(row) if verdict.is_untested(row) else ""
+    conditions = "; ".join(filter(None, (wording.format_axes(row, label_columns), verdict.describe_basis(row), caveat)))
+    efficiency = (
+        f", an efficiency of {wording.format_percent(row['efficiency_pct'], 0)}" if metric.has_efficiency else ""
     )
-    caveat = f"; {verdict.explain_missing_test(row)}" if verdict.is_untested(row) else ""
-    efficiency = f", an efficiency of {wording.format_percent(row['efficiency_pct'], 0)}" if metric.scales else ""
     return (
-        f"{wording.format_axes(row, label_columns)}: "
-        f"{wording.format_axis_value('ranks', row['ranks'])} give {pace} the {metric.total_performance} of "
-        f"{wording.format_axis_value('ranks', row['against_ranks'])}{efficiency}{caveat}."
+        f"{wording.format_axis_value('ranks', row['ranks'])} reach {ratio} the {metric.total_performance_name} of "
+        f"{wording.format_axis_value('ranks', row['against_ranks'])}{efficiency} ({conditions})."
     )
 
 
@@ -203,14 +202,14 @@ def _describe_efficiencies(last: pd.DataFrame, label_columns: list[str], design:
         metric: metric of the campaign.
     """
     effect_columns = [*label_columns, *(["ranks"] if "ranks" not in label_columns else [])]
-    if not metric.scales:
+    if not metric.has_efficiency:
         effect = verdict.summarize_range(last, design, effect_columns, float, wording.format_ratio)
-        return f"{metric.performance.capitalize()} with the most devices of each line, against the fewest: {effect}."
+        return f"The ratio of {metric.performance_name} with the most devices of each line to the fewest is {effect}."
     efficiencies = last.assign(ratio=last["ratio"] / last["ideal"])
     effect = verdict.summarize_range(
         efficiencies, design, effect_columns, lambda ratio: 100 * ratio, wording.format_percent
     )
-    return f"Efficiency with the most devices of each line: {effect}."
+    return f"With the most devices of each line, efficiency is {effect}."
 
 
 def _describe_fits(rows: pd.DataFrame) -> Iterable[str]:
@@ -223,34 +222,35 @@ def _describe_fits(rows: pd.DataFrame) -> Iterable[str]:
         return
     counts = lines.loc[lines["fit_holds"], "fit"].value_counts()
     unfitted_count = int((~lines["fit_holds"]).sum())
-    if len(lines) > 1:
-        shares = [f"{model} for {wording.format_count(count)}" for model, count in counts.items()]
-        shares += [f"no model for {unfitted_count:,}"] if unfitted_count else []
-        yield f"Of {wording.pluralize(len(lines), 'line')}, these models fit best: {', '.join(shares)}."
+    if len(lines) > 1 and len(counts) == 1 and not unfitted_count:
+        yield f"All {len(lines):,} lines follow {_MODEL_NAMES[str(counts.index[0])]}."
+    elif len(lines) > 1:
+        shares = [
+            f"{wording.format_count(count)} {'follows' if count == 1 else 'follow'} {_MODEL_NAMES[str(model)]}"
+            for model, count in counts.items()
+        ]
+        shares += (
+            [f"{unfitted_count:,} {'follows' if unfitted_count == 1 else 'follow'} no model"] if unfitted_count else []
+        )
+        yield f"Of {len(lines):,} lines, {', '.join(shares)}."
     elif unfitted_count:
-        yield "No model describes the points of the line; the table has the nearest."
+        yield "No model fits the points of the line; the table has the nearest one."
     else:
         row: Any = lines.to_dict("records")[0]
-        yield f"Model that fits best: {scaling_curves.describe_fit(row)}."
+        yield f"The best-fitting model is {scaling_curves.describe_fit(row)}."
 
 
 def _describe_dips(rows: pd.DataFrame, label_columns: list[str]) -> Iterable[str]:
     """Yield a sentence per dip, the deepest first, and one with the number of further dips."""
     dips = rows[rows["dip"]].sort_values("dip_pct", ascending=False, kind="stable")
     for row in dips.head(_MAX_LISTED_DIPS).to_dict("records"):
-        dip_text = wording.format_with_interval(
-            row["dip_pct"],
-            row["dip_low"],
-            row["dip_high"],
-            wording.format_percent,
-            wording.format_axes(row, label_columns),
-        )
+        dip_text = wording.format_with_interval(row["dip_pct"], row["dip_low"], row["dip_high"], wording.format_percent)
         yield (
-            f"Dip: {wording.format_axis_value('ranks', row['ranks'])} give "
-            f"{dip_text} less than their neighbours on both sides predict."
+            f"Performance dips at {wording.format_axis_value('ranks', row['ranks'])}: it is {dip_text} below what both neighbours "
+            f"predict ({wording.format_axes(row, label_columns)})."
         )
     if len(dips) > _MAX_LISTED_DIPS:
-        yield f"{wording.pluralize(len(dips) - _MAX_LISTED_DIPS, 'further dip')} in the data table."
+        yield f"The data table has {wording.pluralize(len(dips) - _MAX_LISTED_DIPS, 'further dip')}."
 
 
 def _describe_absent_dips(rows: pd.DataFrame) -> Iterable[str]:
@@ -275,7 +275,8 @@ def _describe_failed_lines(rows: pd.DataFrame, series: list[str]) -> Iterable[st
             wording.format_axes(row, label_columns) for row in names.head(_MAX_LISTED_LINES).to_dict("records")
         )
         remainder_text = f" and {len(names) - _MAX_LISTED_LINES:,} more" if len(names) > _MAX_LISTED_LINES else ""
-        yield f"No valid run for {wording.pluralize(len(names), 'line')}: {lines_text}{remainder_text} ({reasons})."
+        verb = "has" if len(names) == 1 else "have"
+        yield f"{wording.pluralize(len(names), 'line')} {verb} no valid run: {lines_text}{remainder_text} ({reasons})."
 
 
 def _format_dip(row: Any) -> str:
@@ -294,7 +295,7 @@ def _draw_scaling(panels: plot.Panels, metric: Metric) -> str:
     batches = sorted(set(plot.collect_panel_values(panels, "batch")))
     looks = plot.assign_looks(batches)
     all_rows = pd.concat([panel.rows for panel in panels.shown])
-    scales = metric.scales
+    scales = metric.has_efficiency
     figure, axes = plot.create_grid(len(panels.shown), height_in=3.3, heights=(2.2, 1) if scales else (1,))
     for position, (panel, (top, *efficiency_axes)) in enumerate(zip(panels.shown, axes, strict=True)):
         plot.set_panel_title(top, panel.label)
@@ -306,9 +307,9 @@ def _draw_scaling(panels: plot.Panels, metric: Metric) -> str:
                 (1 + multi_host_batches.index(batch)) / len(multi_host_batches) if batch in multi_host_batches else 0.0
             )
             host_labels |= _draw_line(top, efficiency_axes, rows, looks[batch], part, metric)
-        # One label for all batches, beside the rightmost marker.
+        # One label for all batches is next to the rightmost marker.
         for (_, words), point in host_labels.items():
-            top.annotate(words, point, (6, -3), textcoords="offset points", fontsize=plot.small_font_pt())
+            top.annotate(words, point, (6, -3), textcoords="offset points", fontsize=plot.get_small_font_pt())
         _draw_gaps(top, panel.rows, looks)
         if (panel.rows["n_ok"] > 0).any():
             growth = panel.rows["ideal"] if metric.scaling == "total_rate" else 1
@@ -322,7 +323,7 @@ def _draw_scaling(panels: plot.Panels, metric: Metric) -> str:
         bottom.set_xlim(0, panel.rows["ranks"].max() * (1.36 if host_labels else 1.14))
         bottom.set_xlabel("devices in use")
         if plot.is_leftmost(position):
-            top.set_ylabel(metric.axis)
+            top.set_ylabel(metric.axis_label)
             for axes_below in efficiency_axes:
                 axes_below.set_ylabel("efficiency (%)")
     hollow = {"linestyle": "", "markerfacecolor": "none"}
@@ -330,13 +331,13 @@ def _draw_scaling(panels: plot.Panels, metric: Metric) -> str:
         *plot.build_legend_keys(looks, lambda batch: wording.format_axis_value("batch", batch)),
         *([plot.build_ink_key("ideal", linestyle=":")] if scales else []),
         *(
-            [plot.build_ink_key("model that fits best", linestyle="--", linewidth=0.9)]
+            [plot.build_ink_key("best-fitting model", linestyle="--", linewidth=0.9)]
             if all_rows["fit_holds"].any()
             else []
         ),
         *([plot.build_ink_key("dip", marker="o", markersize=11, **hollow)] if all_rows["dip"].any() else []),
         *(
-            [plot.build_ink_key("several hosts (how many)", marker="o", **hollow)]
+            [plot.build_ink_key("several hosts (number)", marker="o", **hollow)]
             if (all_rows["hosts"] > 1).any()
             else []
         ),
@@ -387,28 +388,28 @@ def _draw_gaps(axes: Any, rows: pd.DataFrame, looks: dict[Any, plot.SeriesLook])
     remainder = [f"and {len(texts) - _MAX_LISTED_GAPS:,} more"] if len(texts) > _MAX_LISTED_GAPS else []
     words = "\n".join([*texts[:_MAX_LISTED_GAPS], *remainder])
     text_style = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
-    axes.text(0.99, 0.07, words, fontsize=plot.small_font_pt(), zorder=5, in_layout=False, **text_style)
+    axes.text(0.99, 0.07, words, fontsize=plot.get_small_font_pt(), zorder=5, in_layout=False, **text_style)
 
 
-def _shift_markers(rows: pd.DataFrame, part: float) -> pd.Series:
+def _shift_markers(rows: pd.DataFrame, share: float) -> pd.Series:
     """Return the horizontal positions of markers. Those of several hosts are shifted to the right.
 
     The shift is at most a third of the distance to the next number of devices.
 
     Args:
         rows: cells of a line.
-        part: share of the shift, which separates the lines of several batches.
+        share: share of the shift, which separates the lines of several batches.
     """
     counts = np.array(sorted(rows["ranks"].unique()), dtype=float)
     gaps = np.append(np.diff(counts), counts[-1] * 0.46)
     room = rows["ranks"].map(dict(zip(counts, gaps, strict=True)))
     # With the same number of devices, more hosts are shifted further.
     hosts = rows.groupby("ranks")["hosts"].rank(method="dense") / rows.groupby("ranks")["hosts"].transform("nunique")
-    return rows["ranks"] + part * hosts * np.minimum(0.35 * room, 0.16 * counts[-1]) * ~rows["compact"].astype(bool)
+    return rows["ranks"] + share * hosts * np.minimum(0.35 * room, 0.16 * counts[-1]) * ~rows["compact"].astype(bool)
 
 
 def _draw_line(
-    top: Any, efficiency_axes: list[Any], rows: pd.DataFrame, look: plot.SeriesLook, part: float, metric: Metric
+    top: Any, efficiency_axes: list[Any], rows: pd.DataFrame, look: plot.SeriesLook, share: float, metric: Metric
 ) -> dict[tuple[int, str], tuple[float, float]]:
     """Draw a line with its markers, ideal, model and dips.
 
@@ -420,7 +421,7 @@ def _draw_line(
         efficiency_axes: axes of the efficiency; empty for a metric without one.
         rows: cells of the line.
         look: look of the line.
-        part: share of the shift of markers of several hosts.
+        share: share of the shift of markers of several hosts.
         metric: metric of the campaign.
     """
     line = rows[rows["compact"] & (rows["n_ok"] > 0)]
@@ -428,7 +429,7 @@ def _draw_line(
     if line.empty:
         return host_labels
     start = line.iloc[0]
-    if metric.scales:
+    if metric.has_efficiency:
         counts = np.linspace(start["ranks"], line["ranks"].max(), 40 if metric.scaling == "time_of_fixed_work" else 2)
         power = {"total_rate": 1, "time_of_fixed_work": -1}.get(str(metric.scaling), 0)
         ideal = start["mean"] * (counts / start["ranks"]) ** power
@@ -455,7 +456,7 @@ def _draw_line(
     # The reference is 100 % by definition, so it has no interval.
     is_reference = measured_rows["cell_id"] == start["cell_id"]
     bounds = ["efficiency_low", "efficiency_high"]
-    measured_rows = measured_rows.assign(**measured_rows[bounds].mask(is_reference), at=_shift_markers(rows, part))
+    measured_rows = measured_rows.assign(**measured_rows[bounds].mask(is_reference), at=_shift_markers(rows, share))
     for hollow, marker_rows in measured_rows.groupby(measured_rows["hosts"] > 1, sort=True):
         plot.draw_points(top, marker_rows, marker_rows["at"], plot.RATE, look, bool(hollow))
         for bottom in efficiency_axes:

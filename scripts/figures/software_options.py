@@ -8,12 +8,13 @@ from campaign.analysis.statistics import comparable_cells, software_options, ver
 from campaign.analysis.statistics.experiment_design import Design
 from campaign.common import wording
 from campaign.report import bars, columns, plot
-from campaign.report.bars import BarGroups, Bars, group_bars, panel_height_in
+from campaign.report.bars import BarGroups, Bars, compute_panel_height_in, group_bars
 from campaign.report.figure import (
     ANSWERS,
     Drawing,
     FigureData,
     describe_cell_coverage,
+    describe_marks,
     describe_undrawn,
     nothing,
     select_distinguishing_columns,
@@ -21,8 +22,8 @@ from campaign.report.figure import (
 
 TITLE = "Software optimisations"
 SECTION = (
-    "How much of the cost of a slow link can software recover, against ddp without further options in "
-    "the highest precision?"
+    "How much of the cost of a slow link can software recover? The plain variant is ddp without further options in "
+    "the highest precision."
 )
 PART = ANSWERS
 PLACE = 70
@@ -36,7 +37,7 @@ def draw(data: FigureData) -> Drawing:
     """Draw the performance by configuration and software option, with the speed-up over the plain variant above each bar."""
     rows = software_options.compare_software_options(data.cells, data.design)
     if rows.empty:
-        return nothing("no cell was planned with two software options that are otherwise equal, and measured in one")
+        return nothing("no measured cell has a counterpart with another software option")
     rows = comparable_cells.add_description_columns(rows)
     other_options = [
         name
@@ -50,9 +51,9 @@ def draw(data: FigureData) -> Drawing:
         rows["configuration"].nunique() - shown_rows["configuration"].nunique(), "configuration"
     )
     caption = (
-        f"{data.metric.label.capitalize()} by configuration and option; {wording.format_run_counts(list(rows['n_ok']))} a bar, "
-        f"{wording.describe_intervals(rows['interval_method'])}. Above a bar: "
-        f"its speed-up over the plain one.{panels.common_sentence()}"
+        f"{data.metric.label.capitalize()} by configuration and option. "
+        f"{describe_marks('bar', rows['n_ok'], rows['interval_method'])} Above a bar: "
+        f"its speed-up over the plain variant.{panels.format_common_sentence()}"
     )
     drawn_configurations = plot.collect_panel_values(panels, "configuration")
     places = dict(
@@ -69,8 +70,8 @@ def draw(data: FigureData) -> Drawing:
             panels,
             _group_bars,
             "configuration",
-            data.metric.axis,
-            panel_height_in(2.6, drawn_configurations),
+            data.metric.axis_label,
+            compute_panel_height_in(2.6, drawn_configurations),
             rotation=90,
         ),
         {
@@ -78,28 +79,36 @@ def draw(data: FigureData) -> Drawing:
             "Configuration": columns.text_column("configuration"),
             "Options": columns.text_column("variant"),
             **columns.rate_columns(data.metric.heading),
-            "Against": columns.text_column("against_variant", wording.NO_VALUE),
+            "Compared with": columns.text_column("against_variant", wording.NO_VALUE),
             **columns.ratio_columns("Speed-up"),
             **verdict.P_COLUMN,
             **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
         limits=(*panels.list_limits(), remainder_text, plot.describe_cut_intervals(shown_rows, plot.RATE)),
-        findings=_describe_speedups(rows, panel_columns, data.design),
+        findings=_describe_speedups(rows, panel_columns, data.design, data.metric.performance_name),
         coverage=describe_cell_coverage(software_options.select_cells_with_options(data.cells)[0]),
     )
 
 
-def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Design) -> tuple[str, ...]:
-    """Return a sentence per variant with the mean and the range of its speed-ups over the plain variant."""
+def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Design, measure: str) -> tuple[str, ...]:
+    """Return sentences per variant on the mean and the range of its speed-ups over the plain variant."""
     sentences = []
     label_columns = select_distinguishing_columns(rows, ["configuration", *panel_columns], "configuration")
     compared_rows = rows[rows["ratio"].notna() & (rows["variant"] != rows["against_variant"])]
     for (variant, against), cells in compared_rows.sort_values("variant_place", kind="stable").groupby(
         ["variant", "against_variant"], sort=False
     ):
-        sentences.append(f"{variant} against {against}: {verdict.summarize_effects(cells, design, label_columns)}.")
-    return tuple(sentences) or ("No variant has a measured plain cell beside it.",)
+        sentences.append(
+            verdict.summarize_effects(
+                cells,
+                design,
+                label_columns,
+                f"{variant} reaches {{}} the {measure} of {against}",
+                f"difference between {variant} and {against}",
+            )
+        )
+    return tuple(sentences) or ("No variant has a measured counterpart of the plain variant.",)
 
 
 def _group_bars(cells: pd.DataFrame) -> BarGroups:

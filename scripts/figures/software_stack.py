@@ -7,10 +7,17 @@ import pandas as pd
 
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import APPARATUS, Drawing, FigureData, describe_host_coverage, nothing
+from campaign.report.figure import (
+    APPARATUS,
+    Drawing,
+    FigureData,
+    describe_host_coverage,
+    describe_undrawn,
+    nothing,
+)
 
 TITLE = "Software stack"
-SECTION = "Which software and hardware did the runs use? Hosts that differ are named."
+SECTION = "Which software and hardware did the runs use? Differences between hosts are listed."
 PART = APPARATUS
 PLACE = 220
 COUNTERPARTS = {
@@ -18,7 +25,7 @@ COUNTERPARTS = {
     "FASTER: Section 2.2": "software stacks and containers",
 }
 
-# Packages that readers look for in an environment of hundreds. The data has all of them.
+# Packages that the page lists from an environment of hundreds. The data has all packages.
 _KEY_PACKAGES = (
     "torch",
     "tensorflow",
@@ -49,16 +56,16 @@ def draw(data: FigureData) -> Drawing:
     """List the versions of software and the settings of hardware, by host and environment, with differences between hosts."""
     rows = _tabulate_software(data.context.get("environments") or {})
     if rows.empty:
-        return nothing("no record names its software")
+        return nothing("no record lists its software")
     page = rows[rows["telling"]]
     left_out = len(rows) - len(page)
-    remainder_text = f" {wording.pluralize(left_out, 'further package')} in the data." if left_out else ""
     hosts = _list_hosts(rows)
-    source_text = f"As found on {wording.pluralize(len(hosts), 'host')} when runs were measured." if hosts else ""
-    import_text = "As the map of the import states it." if (rows["where"] == _IMPORT_PLACE).any() else ""
+    source_text = f"Detected on {wording.pluralize(len(hosts), 'host')} during the measurement." if hosts else ""
+    import_text = "Imported runs: as stated in the import map." if (rows["where"] == _IMPORT_PLACE).any() else ""
     caption = (
-        f"{' '.join(filter(None, (source_text, import_text)))} Unknown versions are absent.{remainder_text}".strip()
-    )
+        f"{' '.join(filter(None, (source_text, import_text)))} Unknown versions are left out."
+        f"{describe_undrawn(left_out, 'package', 'data')}"
+    ).strip()
     environments = (data.context.get("environments") or {}).values()
     host_names = [
         document["host"] for document in environments if document.get("host") and "imported_by" not in document
@@ -163,11 +170,11 @@ def _parse_nvidia_smi(lines: Any) -> list[tuple[str, str]]:
 _SETTING_LABELS = {
     "power_limit_w": ("GPU power limit", " W"),
     "power_limit_default_w": ("GPU power limit, default", " W"),
-    "clock_sm_application_mhz": ("GPU clock, set", " MHz"),
-    "clock_sm_max_mhz": ("GPU clock, most", " MHz"),
+    "clock_sm_application_mhz": ("GPU application clock", " MHz"),
+    "clock_sm_max_mhz": ("GPU maximum clock", " MHz"),
     "persistence": ("GPU persistence", ""),
     "ecc": ("GPU ECC", ""),
-    "mig": ("GPU divided (MIG)", ""),
+    "mig": ("GPU partitioning (MIG)", ""),
     "compute_mode": ("GPU compute mode", ""),
     "pcie_width": ("GPU link width", ""),
 }
@@ -224,15 +231,15 @@ def _describe_differences(rows: pd.DataFrame) -> tuple[str, ...]:
         sentences.append(f"Hosts differ in {component}: {versions}.")
     remainder_count = differing_rows["component"].nunique() - len(sentences)
     if remainder_count > 0:
-        sentences.append(f"They differ in {wording.pluralize(remainder_count, 'further component')}.")
+        sentences.append(f"They also differ in {wording.pluralize(remainder_count, 'further component')}.")
     if len(host_rows) and not sentences:
         hosts = _list_hosts(rows)
         sentences.append(
-            f"All runs were made on host {hosts[0]}."
+            f"Host {hosts[0]} reported its software."
             if len(hosts) == 1
-            else f"Software and hardware are equal on {', '.join(hosts)}."
+            else f"Software and hardware are the same on {', '.join(hosts)}."
         )
     programs = rows.loc[~rows["where"].isin([_HOSTS_PLACE, _IMPORT_PLACE]), "where"].unique()
     if len(programs):
-        sentences.append(f"Programs with an environment of their own: {', '.join(programs)}.")
+        sentences.append(f"These programs have their own environment: {', '.join(programs)}.")
     return tuple(sentences)

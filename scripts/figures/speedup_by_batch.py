@@ -13,12 +13,13 @@ from campaign.report.figure import (
     Drawing,
     FigureData,
     describe_cell_coverage,
+    describe_marks,
     nothing,
     select_distinguishing_columns,
 )
 
 TITLE = "Speed-up by batch"
-SECTION = "Does a larger batch scale better? It computes longer between two exchanges of gradients."
+SECTION = "Does a larger batch scale better? It computes longer between two gradient exchanges."
 PART = ANSWERS
 WITH = "scaling"
 PLACE = 20
@@ -34,8 +35,8 @@ _SPEEDUP = plot.IntervalColumns("ratio", "ratio_low", "ratio_high")
 
 def draw(data: FigureData) -> Drawing:
     """Draw the speed-up over the smallest number of devices, by batch, with a line per number of devices."""
-    if not data.metric.scales:
-        return nothing(f"{data.metric.label} has no ideal speed-up, or nothing tells it (`scaling` of the metric)")
+    if not data.metric.has_efficiency:
+        return nothing(f"{data.metric.label} has no known ideal speed-up (`scaling` of the metric)")
     rows = comparable_cells.compare_speedups_by_batch(data.cells, data.design, data.metric)
     if rows.empty:
         return nothing("no two batches were measured at the same two numbers of devices")
@@ -45,8 +46,8 @@ def draw(data: FigureData) -> Drawing:
         rows, comparable_cells.estimate_batch_effect(rows, data.design)
     )
     caption = (
-        f"Speed-up over the smallest number of devices at the same batch; {wording.format_run_counts(rows['n_ok'])} a point, ratio "
-        f"of means{_format_interval(rows)}. Dotted: ideal.{panels.common_sentence()}"
+        "Speed-up over the smallest number of devices at the same batch. "
+        f"{describe_marks('point', rows['n_ok'], rows['method'], 'speed-up')} Dotted: ideal.{panels.format_common_sentence()}"
     )
     series = comparable_cells.compare_device_counts(data.cells, data.design, data.metric)
     return plot.build_drawing(
@@ -57,7 +58,7 @@ def draw(data: FigureData) -> Drawing:
             "Workload": columns.description_column(select_distinguishing_columns(rows, panel_columns)),
             "Batch": columns.count_column("batch"),
             "Devices": columns.count_column("ranks"),
-            "Against": columns.number_column("against_ranks"),
+            "Devices compared with": columns.number_column("against_ranks"),
             **columns.ratio_columns("Speed-up", "95 % interval"),
             **verdict.P_AGAINST_IDEAL_COLUMN,
             **columns.RUN_AND_FAILURE_COLUMNS,
@@ -71,13 +72,8 @@ def draw(data: FigureData) -> Drawing:
     )
 
 
-def _format_interval(rows: pd.DataFrame) -> str:
-    """Return a clause on the interval of speed-ups, or on its absence."""
-    return " with 95 % interval" if rows["ratio_low"].notna().any() else "; one run each, so no interval"
-
-
 def _describe_batch_effect(effects: pd.DataFrame, panel_columns: list[str], design: Design) -> tuple[str, ...]:
-    """Return a sentence on how speed-ups change from the smallest to the largest batch."""
+    """Return sentences on the change of speed-ups from the smallest to the largest batch."""
     if effects.empty:
         return ()
     label_columns = [
@@ -88,9 +84,15 @@ def _describe_batch_effect(effects: pd.DataFrame, panel_columns: list[str], desi
     bounds = {"ratio": "change_pct", "ratio_low": "change_low", "ratio_high": "change_high"}
     changes = effects.assign(**{name: 1 + effects[column] / 100 for name, column in bounds.items()})
     effect = verdict.summarize_effects(
-        changes, design, label_columns, lambda ratio: 100 * (ratio - 1), wording.format_percent
+        changes,
+        design,
+        label_columns,
+        "From the smallest to the largest batch, the speed-up changes by {}",
+        "change of the speed-up from the smallest to the largest batch",
+        lambda ratio: 100 * (ratio - 1),
+        wording.format_percent,
     )
-    return (f"Change of the speed-up from the smallest to the largest batch: {effect}.",)
+    return (effect,)
 
 
 def _draw_panels(panels: plot.Panels) -> str:

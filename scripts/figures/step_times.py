@@ -20,20 +20,23 @@ from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, 
 
 TITLE = "Step times"
 SECTION = "How are the times of single steps distributed, and was the measured window steady?"
-METHOD = "percentiles of step times are of all steps measured, their intervals (Woodruff) over compositions, or over runs of one"
+METHOD = (
+    "percentiles of step times use all measured steps; their intervals (Woodruff) are over compositions, or over the runs of a "
+    "single composition"
+)
 PLACE = 45
 UNITS = {"tail": ""}
 
 _NAMES = [f"p{percent:g}" for percent in PERCENTILES]
 
 _MIN_MARGIN_SHARE = 0.005
-"""Minimum margin beside the shortest and the longest step, as a share of the longest. It keeps an axis around equal steps."""
+"""Minimum margin around the shortest and the longest step, as a share of the longest. It is needed if all steps are equal."""
 
 
 def draw(data: FigureData) -> Drawing:
     """Draw the distribution of step times of the cells with the longest tails, with a line per run."""
     if data.steps.empty:
-        return nothing("no program told the times of single steps")
+        return nothing("no program reported the times of single steps")
     keys = ["cell_id", "repetition"]
     runs = data.runs[[*keys, "composition", "lease_id"]].merge(data.steps[keys].drop_duplicates(), on=keys)
     has_several_leases = runs.groupby("cell_id")["lease_id"].transform("nunique") > 1
@@ -44,10 +47,10 @@ def draw(data: FigureData) -> Drawing:
     drawn_rows = rows[rows["cell_id"].isin(drawn_rows["cell_id"])]
     hidden_count = len(rows) - len(drawn_rows)
     left_out = f" Drawn: the {len(drawn_rows)} cells with the longest tails." if hidden_count else ""
-    interval = wording.describe_intervals(wording.list_interval_methods(rows["n_ok"]), "percentiles with 95 % interval")
+    interval_text = " Percentiles have a 95\u202f% interval." if (rows["n_ok"] > 1).any() else ""
     caption = (
-        "Share of steps of the slowest rank that take at most so long; a line a run, a colour a composition; "
-        f"{wording.format_run_counts(rows['n_ok'])} a cell, {interval}.{left_out}"
+        "Cumulative share of the slowest rank's steps by duration. Each line is a run, each colour a composition "
+        f"({wording.format_run_counts(rows['n_ok']).removeprefix('n = ')} per cell).{interval_text}{left_out}"
     )
     label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.list_option_columns(rows)]
     return plot.build_drawing(
@@ -59,7 +62,7 @@ def draw(data: FigureData) -> Drawing:
             **{f"{name} (ms)": _build_percentile_column(name) for name in _NAMES},
             "p99 over p50": lambda row: wording.format_ratio(row["tail"]),
             "Trend in the window": _format_trend,
-            "Error of a window": columns.percent_column("error_pct", 2),
+            "Uncertainty of one run": columns.percent_column("error_pct", 2),
             "Steps": columns.count_column("n_steps"),
             **columns.RUN_COLUMNS,
         },
@@ -142,10 +145,9 @@ def _describe_unsteady_windows(rows: pd.DataFrame) -> tuple[str, ...]:
         worst["trend_pct"], worst["trend_low_pct"], worst["trend_high_pct"], wording.format_percent
     )
     return (
-        "The measured window was not steady in "
-        f"{wording.pluralize(len(unsteady_rows), 'cell')}: from its first to its last quarter, steps "
-        f"change by {change_text} ({_describe_cell(worst, rows)}). More warmup_steps, or warmup_steps_max, help where steps "
-        f"still become shorter.",
+        f"The measured window was not steady in {wording.pluralize(len(unsteady_rows), 'cell')}: step times change by "
+        f"{change_text} from its first to its last quarter ({_describe_cell(worst, rows)}). If steps still become shorter, "
+        "increase warmup_steps or set warmup_steps_max.",
     )
 
 
@@ -157,15 +159,13 @@ def _describe_short_windows(rows: pd.DataFrame) -> tuple[str, ...]:
     if len(noisy_rows):
         worst = noisy_rows.loc[noisy_rows["error_pct"].idxmax()]
         sentences.append(
-            "The measured window is short for the noise of its steps in "
-            f"{wording.pluralize(len(noisy_rows), 'cell')}: the mean of one "
-            f"run is uncertain by {wording.format_percent(worst['error_pct'])} "
-            f"({_describe_cell(worst, rows)}). More measured_steps help."
+            f"In {wording.pluralize(len(noisy_rows), 'cell')}, the measurement was too short for its noise: the mean of one run is "
+            f"uncertain by {wording.format_percent(worst['error_pct'])} ({_describe_cell(worst, rows)}). Increase measured_steps."
         )
     if len(coarse_rows):
         sentences.append(
-            f"Steps are too short for the clock that timed them in {wording.pluralize(len(coarse_rows), 'cell')} "
-            f"(such as {_describe_cell(coarse_rows.iloc[0], rows)}): their percentiles are those of its digits."
+            f"In {wording.pluralize(len(coarse_rows), 'cell')} (such as {_describe_cell(coarse_rows.iloc[0], rows)}), steps are "
+            "too short for the resolution of the clock, so their percentiles are rounded."
         )
     return tuple(sentences)
 
@@ -179,9 +179,8 @@ def _describe_longest_tail(rows: pd.DataFrame) -> str:
         else f" No measured window has a trend of {MIN_TREND_PCT:g} % or more."
     )
     return (
-        "Longest tail: the 99th percentile of "
-        f"{wording.pluralize(int(row['n_steps']), 'step')} is {wording.format_ratio(row['tail'])} "
-        f"the median ({_describe_cell(row, rows)}).{steady}"
+        f"In the longest tail, the 99th percentile is {wording.format_ratio(row['tail'])} the median "
+        f"({_describe_cell(row, rows)}).{steady}"
     )
 
 

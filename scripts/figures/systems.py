@@ -13,16 +13,17 @@ from campaign.report.figure import (
     Drawing,
     FigureData,
     describe_cell_coverage,
+    describe_marks,
     nothing,
     select_distinguishing_columns,
 )
 
 TITLE = "Systems"
-SECTION = "How do equally many devices of two systems compare? A difference may be that of the hosts that were used."
+SECTION = "How do equal numbers of devices of two systems compare? Differences may come from the hosts that were used."
 RESTS_ON = ("devices",)
 PART = ANSWERS
 PLACE = 15
-COUNTERPARTS = {"FASTER: Figs 1 to 4": "composed A100 of FASTER against the two A100 a host of Grace"}
+COUNTERPARTS = {"FASTER: Figs 1 to 4": "composed A100 of FASTER compared with the two A100 per host of Grace"}
 
 
 def draw(data: FigureData) -> Drawing:
@@ -33,32 +34,30 @@ def draw(data: FigureData) -> Drawing:
     panel_columns = ["workload", "precision", "storage", *options, "batch"]
     rows = comparable_cells.compare_systems(data.cells, data.design)
     if rows.empty or not rows["ratio"].notna().any():
-        return nothing("no number of devices was measured on two systems that is otherwise equal")
+        return nothing("no two measured cells differ only in their system")
     is_matched = (
         data.cells[panel_columns].apply(tuple, axis=1).isin(set(rows[panel_columns].itertuples(index=False, name=None)))
     )
-    # Among compositions with as many hosts, the one with the fewest idle devices is drawn, as in scaling.
+    # Among compositions with equal numbers of hosts, the one with the fewest idle devices is drawn, as in scaling.
     lines = data.cells[is_matched].sort_values(["ranks", "hosts", "devices_per_host"], kind="stable")
     lines = lines.drop_duplicates(["system", "attach", "ranks", "hosts", *panel_columns]).reset_index(drop=True)
     first = str(rows["against_system"].iloc[0])
     panels = plot.split_into_panels(lines, panel_columns)
     caption = (
-        f"{data.metric.label.capitalize()} against devices in use; {wording.format_run_counts(lines['n_ok'])} a point, "
-        f"{wording.describe_intervals(lines['interval_method'])}. Lines join "
-        f"compositions on the fewest hosts. Ratios are to {first}."
-        f"{panels.common_sentence()}"
+        f"{data.metric.label.capitalize()} by devices in use. {describe_marks('point', lines['n_ok'], lines['interval_method'])} "
+        f"Lines join the fewest hosts. Ratios are relative to {first}.{panels.format_common_sentence()}"
     )
     return plot.build_drawing(
         data,
         rows,
-        lambda: _draw_panels(panels, data.metric.axis),
+        lambda: _draw_panels(panels, data.metric.axis_label),
         {
             "Cell": columns.description_column(select_distinguishing_columns(rows, panel_columns)),
             "Devices": columns.count_column("ranks"),
             "Composition": columns.text_column("configuration"),
-            "Against": columns.text_column("against_configuration"),
+            "Compared with": columns.text_column("against_configuration"),
             "Hosts": lambda row: (
-                "as many" if row["same_hosts"] else f"{row['hosts']:.0f} against {row['against_hosts']:.0f}"
+                "same number" if row["same_hosts"] else f"{row['hosts']:.0f} against {row['against_hosts']:.0f}"
             ),
             data.metric.heading: lambda row: wording.format_rate(row["mean"]),
             f"{data.metric.heading} of {first}": lambda row: wording.format_rate(row["against_mean"]),
@@ -68,21 +67,31 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         limits=(*panels.list_limits(), plot.describe_cut_intervals(lines, plot.RATE)),
-        findings=_describe_ratios(rows, select_distinguishing_columns(rows, [*panel_columns, "ranks"]), data.design),
+        findings=_describe_ratios(
+            rows,
+            select_distinguishing_columns(rows, [*panel_columns, "ranks"]),
+            data.design,
+            data.metric.performance_name,
+        ),
         coverage=describe_cell_coverage(rows, rows.loc[rows["ratio"].notna(), "cell_id"]),
     )
 
 
-def _describe_ratios(rows: pd.DataFrame, label_columns: list[str], design: Design) -> tuple[str, ...]:
-    """Return a sentence per system with the mean and the range of its ratios, for equal and for different numbers of hosts."""
+def _describe_ratios(rows: pd.DataFrame, label_columns: list[str], design: Design, measure: str) -> tuple[str, ...]:
+    """Return sentences per system on the mean and the range of its ratios, for equal and for different numbers of hosts."""
     sentences = []
     compared_rows = rows[rows["ratio"].notna()]
     for (system, has_same_hosts), group in compared_rows.groupby(["system", "same_hosts"], sort=False):
-        hosts_text = "on as many hosts" if has_same_hosts else "on other numbers of hosts"
+        hosts_text = "the same number of hosts" if has_same_hosts else "different numbers of hosts"
         first = group["against_system"].iloc[0]
         sentences.append(
-            f"{system} against {first}, equally many devices {hosts_text}: "
-            f"{verdict.summarize_effects(group, design, label_columns)}."
+            verdict.summarize_effects(
+                group,
+                design,
+                label_columns,
+                f"{system} reaches {{}} the {measure} of {first} with equal devices on {hosts_text}",
+                f"difference between {system} and {first} with equal devices on {hosts_text}",
+            )
         )
     return tuple(sentences)
 

@@ -8,34 +8,34 @@ import pandas as pd
 from campaign.analysis.statistics import comparable_cells
 from campaign.common import wording
 from campaign.report import bars, columns, plot
-from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, nothing
+from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, describe_undrawn, nothing
 
 TITLE = "Over the time of a run"
 SECTION = "What happens during a run? One run of each cell is shown, from its start."
-METHOD = "a point of a time series is the mean of a 100th of the run; shorter peaks are not seen"
+METHOD = "each point of a time series is the mean over 1 % of the run, so shorter peaks are not visible"
 PLACE = 160
 UNITS = {"parts": ""}
 COUNTERPARTS = {
-    "Falcon: Figs 9, 10, 13, 14 (over time)": "the same over the time of a run",
+    "Falcon: Figs 9, 10, 13, 14 (over time)": "the same quantities over the time of a run",
 }
 
 # Quantity of the telemetry table, label, unit, divisor to that unit.
 _QUANTITIES = (
     ("utilisation_pct", "device utilisation", "%", 1.0),
     ("cpu_utilisation_pct", "CPU utilisation", "%", 1.0),
-    ("power_w", "power of a device", "W", 1.0),
+    ("power_w", "power per device", "W", 1.0),
     ("memory_mib", "device memory", "GiB", 1024.0),
-    ("memory_reserved_mib", "device memory with the driver's", "GiB", 1024.0),
+    ("memory_reserved_mib", "device memory including the driver's", "GiB", 1024.0),
     ("host_memory_mib", "host memory", "GiB", 1024.0),
-    ("pcie_rx_gb_per_s", "PCIe received by a device", "GB/s", 1.0),
-    ("pcie_tx_gb_per_s", "PCIe sent by a device", "GB/s", 1.0),
-    ("nvlink_rx_gb_per_s", "NVLink received by a device", "GB/s", 1.0),
-    ("network_rx_gb_per_s", "network received by a host", "GB/s", 1.0),
-    ("loopback_rx_gb_per_s", "between processes of a host", "GB/s", 1.0),
-    ("disk_read_gb_per_s", "read from disks of a host", "GB/s", 1.0),
+    ("pcie_rx_gb_per_s", "PCIe received per device", "GB/s", 1.0),
+    ("pcie_tx_gb_per_s", "PCIe sent per device", "GB/s", 1.0),
+    ("nvlink_rx_gb_per_s", "NVLink received per device", "GB/s", 1.0),
+    ("network_rx_gb_per_s", "network received per host", "GB/s", 1.0),
+    ("loopback_rx_gb_per_s", "traffic between processes of a host", "GB/s", 1.0),
+    ("disk_read_gb_per_s", "disk read rate per host", "GB/s", 1.0),
     ("memory_access_pct", "time with device memory in use", "%", 1.0),
-    ("temperature_c", "temperature of a device", "°C", 1.0),
-    ("clock_sm_mhz", "clock of a device", "MHz", 1.0),
+    ("temperature_c", "device temperature", "°C", 1.0),
+    ("clock_sm_mhz", "device clock", "MHz", 1.0),
 )
 _BIN_COUNT = 100
 _MAX_CONFIGURATIONS = 6
@@ -58,25 +58,25 @@ def draw(data: FigureData) -> Drawing:
         {wording.format_axes(row, axes) for row in drawn_rows.drop_duplicates(axes).to_dict("records")}
     )
     hidden_count = rows["cell_id"].nunique() - drawn_rows["cell_id"].nunique()
-    hidden_text = f" {wording.pluralize(hidden_count, 'further cell')} in the data only." if hidden_count else ""
+    hidden_text = describe_undrawn(hidden_count, "cell", "data")
     caption = (
-        f"One run of each cell, the first valid one. The line is the mean of its devices or hosts, the band spans them. Drawn: "
-        f"{'; '.join(workload_texts)}.{panels.common_sentence()}"
+        f"The first valid run of each cell. Lines are means over devices or hosts; bands span their range. Drawn: "
+        f"{'; '.join(workload_texts)}.{panels.format_common_sentence()}"
     )
-    value_columns = {"Mean over the run": "mean", "Least": "least", "Most": "most"}
+    value_columns = {"Mean over the run": "mean", "Minimum": "least", "Maximum": "most"}
     return plot.build_drawing(
         data,
         series,
         lambda: _draw_panels(panels),
         {
-            "What": lambda row: f"{row['quantity']} ({row['unit']})",
+            "Quantity": lambda row: f"{row['quantity']} ({row['unit']})",
             "Configuration": columns.text_column("configuration"),
             "Workload": columns.description_column(axes),
             **{
                 heading: lambda row, name=name: bars.format_value(row[name], row["unit"])
                 for heading, name in value_columns.items()
             },
-            "Parts": columns.count_column("parts"),
+            "Devices or hosts": columns.count_column("parts"),
             "Run": lambda row: f"{row['cell_id']}.{row['repetition']}",
         },
         data=rows,
@@ -167,13 +167,12 @@ def _describe_ranges(series: pd.DataFrame, drawn_rows: pd.DataFrame) -> tuple[st
         name = f"{str(quantity)[0].upper()}{str(quantity)[1:]}"
         low_text, high_text = (bars.format_with_unit(widest[end], widest["unit"]) for end in ("least", "most"))
         if low_text == high_text:
-            sentences.append(f"{name} stays at {high_text} in every run drawn.")
+            sentences.append(f"{name} stays at {high_text} in every drawn run.")
             continue
         run_text = ", ".join([str(widest["configuration"]), str(widest["workload"])])
         sentences.append(
-            f"{name} varies most in the run of {run_text}: between {low_text} and "
-            f"{high_text}, {bars.format_with_unit(widest['mean'], widest['unit'])} "
-            "on average."
+            f"{name} varies most in the run of {run_text}: from {low_text} to {high_text}, with a mean of "
+            f"{bars.format_with_unit(widest['mean'], widest['unit'])}."
         )
     return tuple(sentences)
 

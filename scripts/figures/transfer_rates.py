@@ -11,7 +11,7 @@ from campaign.report.bars import Quantity
 from campaign.report.figure import Drawing, FigureData, nothing
 
 TITLE = "Transfer rates"
-SECTION = "How much data do the links transfer, by their counters, over the measured time?"
+SECTION = "How much data do the links transfer during the measured time, according to their counters?"
 RESTS_ON = ("links",)
 PLACE = 110
 COUNTERPARTS = {
@@ -19,19 +19,19 @@ COUNTERPARTS = {
 }
 
 QUANTITIES = (
-    Quantity("pcie_all_gb_per_s", "PCIe, all devices, both directions", "GB/s"),
-    Quantity("pcie_rx_mean_gb_per_s", "PCIe received by a device", "GB/s"),
-    Quantity("pcie_tx_mean_gb_per_s", "PCIe sent by a device", "GB/s"),
-    Quantity("nvlink_rx_mean_gb_per_s", "NVLink received by a device", "GB/s"),
-    Quantity("nvlink_tx_mean_gb_per_s", "NVLink sent by a device", "GB/s"),
-    Quantity("network_rx_mean_gb_per_s", "network received by a host", "GB/s"),
-    Quantity("network_tx_mean_gb_per_s", "network sent by a host", "GB/s"),
-    Quantity("loopback_rx_mean_gb_per_s", "between processes of a host, by its network", "GB/s"),
-    Quantity("disk_read_mean_gb_per_s", "read from disks of a host", "GB/s"),
-    Quantity("disk_written_mean_gb_per_s", "written to disks of a host", "GB/s"),
-    Quantity("input_gb_per_s", "samples from storage, all devices", "GB/s"),
+    Quantity("pcie_all_gb_per_s", "PCIe traffic of all devices in both directions", "GB/s"),
+    Quantity("pcie_rx_mean_gb_per_s", "PCIe received per device", "GB/s"),
+    Quantity("pcie_tx_mean_gb_per_s", "PCIe sent per device", "GB/s"),
+    Quantity("nvlink_rx_mean_gb_per_s", "NVLink received per device", "GB/s"),
+    Quantity("nvlink_tx_mean_gb_per_s", "NVLink sent per device", "GB/s"),
+    Quantity("network_rx_mean_gb_per_s", "network received per host", "GB/s"),
+    Quantity("network_tx_mean_gb_per_s", "network sent per host", "GB/s"),
+    Quantity("loopback_rx_mean_gb_per_s", "network traffic between processes of a host", "GB/s"),
+    Quantity("disk_read_mean_gb_per_s", "disk read rate per host", "GB/s"),
+    Quantity("disk_written_mean_gb_per_s", "disk write rate per host", "GB/s"),
+    Quantity("input_gb_per_s", "sample read rate of all devices", "GB/s"),
 )
-_DESCRIPTION = "Rates are means over the time that was measured."
+_DESCRIPTION = "Rates are means over the measured time."
 _SHORT_SAMPLE_FLAG = "telemetry: PCIe rates are from looks of 20 ms"
 
 
@@ -49,11 +49,7 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty:
         return nothing("no run was sampled with a counter of PCIe, NVLink, network or storage")
     has_short_samples = bool(runs["flags"].str.contains(_SHORT_SAMPLE_FLAG, regex=False).any())
-    remarks = (
-        "PCIe rates of some runs are from looks of 20 ms at each sample, not from counters. "
-        if has_short_samples
-        else ""
-    )
+    remarks = "PCIe rates of some runs come from 20 ms samples instead of counters." if has_short_samples else ""
     design = comparisons.build_design(runs, data.protocol, column="pcie_all_gb_per_s")
     return bars.build_bar_drawing(data, rows, _DESCRIPTION, remarks, _describe_traffic_ratio(rows, design))
 
@@ -78,4 +74,6 @@ def _describe_traffic_ratio(rows: pd.DataFrame, design: Design) -> tuple[str, ..
     highest, lowest = group.loc[group["mean"].idxmax()], group.loc[group["mean"].idxmin()]
     comparison = comparisons.compute_ratios(pd.Series([highest["cell_id"]]), pd.Series([lowest["cell_id"]]), design)
     ratio = verdict.describe_extreme_ratio(comparison, len(group))
-    return (f"On {busiest}, {highest['workload']} moves {ratio} as much over PCIe as {lowest['workload']}.",)
+    return (
+        f"On {busiest}, the ratio of the PCIe traffic of {highest['workload']} to that of {lowest['workload']} is {ratio}.",
+    )

@@ -11,28 +11,28 @@ SECTION = (
 RESTS_ON = ("devices",)
 PLACE = 150
 COUNTERPARTS = {
-    "Falcon: Figs 9, 10, 13, 14": "utilisation of GPUs, their memory, CPU and host memory, by model and configuration",
+    "Falcon: Figs 9, 10, 13, 14": "utilisation of GPUs, GPU memory, CPU and host memory, by model and configuration",
 }
 
 QUANTITIES = (
     Quantity("device_utilisation_mean_pct", "device utilisation", "%"),
     Quantity("device_memory_access_mean_pct", "time with device memory in use", "%"),
-    Quantity("device_memory_peak_mib", "device memory, peak", "GiB", 1024.0),
-    Quantity("device_memory_reserved_peak_mib", "device memory with the driver's, peak", "GiB", 1024.0),
-    Quantity("device_power_mean_w", "power of a device", "W"),
-    Quantity("device_temperature_peak_c", "temperature of a device, peak", "°C"),
-    Quantity("device_power_capped_share_pct", "time at the power limit, normal under load", "%"),
-    Quantity("device_slowed_share_pct", "time slowed by heat or the board's protection", "%"),
+    Quantity("device_memory_peak_mib", "peak device memory", "GiB", 1024.0),
+    Quantity("device_memory_reserved_peak_mib", "peak device memory including the driver's", "GiB", 1024.0),
+    Quantity("device_power_mean_w", "power per device", "W"),
+    Quantity("device_temperature_peak_c", "peak device temperature", "°C"),
+    Quantity("device_power_capped_share_pct", "time at the power limit (normal under load)", "%"),
+    Quantity("device_slowed_share_pct", "time throttled by heat or board protection", "%"),
     Quantity("cpu_utilisation_mean_pct", "CPU utilisation", "%"),
-    Quantity("cpu_socket_utilisation_max_pct", "CPU utilisation, busiest socket", "%"),
-    Quantity("host_memory_used_peak_mib", "host memory, peak", "GiB", 1024.0),
+    Quantity("cpu_socket_utilisation_max_pct", "CPU utilisation of the busiest socket", "%"),
+    Quantity("host_memory_used_peak_mib", "peak host memory", "GiB", 1024.0),
 )
-_DESCRIPTION = "Of one device or one host, over the time that was measured."
+_DESCRIPTION = "Values are per device or per host, over the measured time."
 
 
 def draw(data: FigureData) -> Drawing:
     """Draw utilisation, memory, power and temperature of devices and hosts, by configuration and workload."""
     rows = bars.summarize_by_cell(data, QUANTITIES)
     if rows.empty:
-        return nothing("no run was sampled for long enough")
+        return nothing("no run was long enough to be sampled")
     return bars.build_bar_drawing(data, rows, _DESCRIPTION)

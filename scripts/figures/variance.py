@@ -25,18 +25,17 @@ from campaign.spec.metric import Metric
 
 TITLE = "Variance and slow hosts"
 SECTION = (
-    "How much does a cell vary from run to run, between compositions, and between hosts? A smaller "
-    "difference is no effect of the hardware."
+    "How much does a cell vary from run to run, between compositions, and between hosts? A difference smaller than this "
+    "variation is no evidence of an effect."
 )
 METHOD = (
-    f"spreads have chi-square intervals ({METHOD_OF_PARTS}); each host is held against the others in the same "
-    f"cells, and named where it "
-    "is slower among all (Holm, 5 %): of twenty campaigns without a slow host, one names a host by chance"
+    f"variation has chi-square intervals ({METHOD_OF_PARTS}); each host is compared with the others in the same cells and named "
+    "if it is significantly slower (Holm, 5 %), which happens by chance in one of twenty campaigns without a slow host"
 )
 PLACE = 40
 UNITS = {"freedom": ""}
 COUNTERPARTS = {
-    "FASTER: Fig. 5 (hosts)": "how hosts differ by themselves",
+    "FASTER: Fig. 5 (hosts)": "differences between hosts",
 }
 
 _COMPONENTS = (RUN, LEASE, HOST, LEASE_AND_HOST)
@@ -44,42 +43,43 @@ _DIFFERENCE = plot.IntervalColumns("value_pct", "low_pct", "high_pct")
 _MAX_HOSTS = 40
 _MAX_LISTED_CELLS = 4
 _MAX_AXIS_RATIO = 5.0  # longest axis, in multiples of the largest value; longer intervals are cut
-_MAX_LABELLED_BARS = 24  # texts beside more bars would overlap
+_MAX_LABELLED_BARS = 24  # texts next to more bars would overlap
 
 
 def draw(data: FigureData) -> Drawing:
     """Draw the components of variation of equal cells, and each host in comparison with the others."""
-    sources = analyze_spread_sources(data.runs, data.metric.higher)
+    sources = analyze_spread_sources(data.runs, data.metric.is_higher_better)
     parts = _tabulate_components(sources)
     if not parts["value_pct"].notna().any():
-        return nothing("no cell has two valid runs on one lease, so the run-to-run spread is unknown")
+        return nothing("no cell has two valid runs on one lease, so the run-to-run variation is unknown")
     hosts = _tabulate_hosts(sources, data.cells)
     rows = pd.concat([parts, hosts], ignore_index=True) if len(hosts) else parts
     counts = data.cells.loc[data.cells["workload"].isin(sources.by_workload), "n_ok"]
     findings = (
-        *_describe_slow_hosts(sources, data.cells, data.metric.performance),
+        *_describe_slow_hosts(sources, data.cells, data.metric.performance_name),
         *_describe_spreads(parts, data.metric.label),
         *_describe_equal_hosts(sources),
     )
     caption = (
-        f"Left: standard deviation of {data.metric.label} inside of cells; {wording.format_run_counts(list(counts))} a cell, 95 % "
-        f"interval. A cross: unknown. {_format_host_caption(sources)}"
+        f"Left: standard deviation of {data.metric.label} within cells "
+        f"({wording.format_run_counts(list(counts)).removeprefix('n = ')} per cell) with its 95\u202f% interval; a cross means "
+        f"unknown. {_format_host_caption(sources)}"
     )
     return plot.build_drawing(
         data,
         rows,
         lambda: _draw_spreads_and_hosts(parts, hosts, data.metric),
         {
-            "What": columns.text_column("what"),
-            "Of": columns.text_column("of"),
-            f"Spread, or less {data.metric.performance}": columns.percent_column("value_pct", 2),
+            "Variation": columns.text_column("what"),
+            "Workload or host": columns.text_column("of"),
+            f"Standard deviation, or loss of {data.metric.performance_name}": columns.percent_column("value_pct", 2),
             "95 % interval": columns.interval_column(
                 "low_pct", "high_pct", lambda value: wording.format_percent(value, 2)
             ),
-            "p (Holm)": lambda row: verdict.format_p_value(row["p_holm"]),
+            "p of an equal host (Holm)": lambda row: verdict.format_p_value(row["p_holm"]),
             "Cells": columns.count_column("n_cells"),
             "Runs": columns.count_column("n_runs"),
-            "Independent differences": lambda row: (
+            "Degrees of freedom": lambda row: (
                 wording.format_count(row["freedom"]) if row["freedom"] else wording.NO_VALUE
             ),
             "Remark": columns.text_column("remark"),
@@ -129,7 +129,7 @@ def _build_component_row(workload: str, part: VarianceComponent, runs: int, cell
         runs: number of runs.
         cells: number of cells.
     """
-    remark = "every lease of a cell was on other hosts" if part.is_known and part.name == LEASE_AND_HOST else ""
+    remark = "each lease of a cell was on different hosts" if part.is_known and part.name == LEASE_AND_HOST else ""
     nan = float("nan")
     numbers = [part.sd_pct, part.low_pct, part.high_pct, nan, nan]
     return [part.name, workload, *numbers, cells, runs, part.freedom, part.why or remark]
@@ -155,7 +155,9 @@ def _describe_host_result(result: HostResult, cells: pd.DataFrame) -> str:
 def _describe_other_causes(result: HostResult) -> str:
     """Return a clause with other possible causes of a slowdown than the host, or an empty string if there are none."""
     together_text = (
-        f"; always used together with {', '.join(result.together)}: either may be the cause" if result.together else ""
+        f"; it was always used together with {', '.join(result.together)}, so either may be the cause"
+        if result.together
+        else ""
     )
     if result.error_of == ERROR_FROM_LEASES:
         return together_text
@@ -187,16 +189,16 @@ def _describe_spreads(parts: pd.DataFrame, measure: str) -> Iterable[str]:
         if known_rows.empty:
             continue
         row = known_rows.sort_values("value_pct", kind="stable").iloc[-1]
-        label = "With another lease on other hosts" if name == LEASE_AND_HOST else name.capitalize()
+        label = "Between leases on different hosts" if name == LEASE_AND_HOST else f"From {name}"
         numbers = (row["value_pct"], row["low_pct"], row["high_pct"])
         spread_text = wording.format_with_interval(*numbers, lambda value: wording.format_percent(value, 2))
         # An estimate: the true value is bounded by the interval, not by the number.
-        subject = f"most for {row['of']}:" if len(known_rows) > 1 else f"for {row['of']} by"
-        yield f"{label}, {measure} varies {subject} {spread_text}."
+        subject = f"varies most for {row['of']}, by" if len(known_rows) > 1 else f"of {row['of']} varies by"
+        yield f"{label}, {measure} {subject} {spread_text}."
     unknown_rows = parts[parts["value_pct"].isna()]
     for (name, reason), rows in unknown_rows.groupby(["what", "remark"], sort=False):
         workloads_text = "" if len(rows) == parts["of"].nunique() else f" of {', '.join(rows['of'].head(3))}"
-        yield f"The {name} spread{workloads_text} is unknown: {reason}."
+        yield f"The variation{workloads_text} from {name} is unknown: {reason}."
 
 
 def _describe_slow_hosts(sources: SpreadSources, cells: pd.DataFrame, measure: str) -> Iterable[str]:
@@ -206,9 +208,9 @@ def _describe_slow_hosts(sources: SpreadSources, cells: pd.DataFrame, measure: s
             result.slowdown_pct, result.low_pct, result.high_pct, wording.format_percent
         )
         yield (
-            f"{result.host} is slower than the other hosts: {size} less {measure} (p {_format_p_value(result.p_holm)} by Holm) in "
-            f"{_describe_cells(result, cells)}{_describe_other_causes(result)}. To repeat these runs: "
-            f"campaign run --where \"host == '{result.host}'\" with this campaign's file."
+            f"{result.host} is slower than the other hosts: it has {size} less {measure} (p of an equal host "
+            f"{_format_p_value(result.p_holm)}, Holm) in {_describe_cells(result, cells)}{_describe_other_causes(result)}. "
+            f"To repeat these runs, use campaign run --where \"host == '{result.host}'\" with this campaign's file."
         )
 
 
@@ -218,9 +220,8 @@ def _describe_equal_hosts(sources: SpreadSources) -> Iterable[str]:
     if compared_hosts and not sources.slow_hosts:
         widest = max(max(abs(result.low_pct), abs(result.high_pct)) for result in compared_hosts)
         yield (
-            f"None of {wording.pluralize(len(compared_hosts), 'host')} is slower "
-            "than the others (5\u202f% for all together, Holm); no "
-            f"difference is larger than {wording.format_percent(widest)} (each at 95\u202f%)."
+            f"None of {wording.pluralize(len(compared_hosts), 'host')} is significantly slower than the others; differences above "
+            f"{wording.format_percent(widest)} are ruled out (each at 95\u202f%)."
         )
 
 
@@ -234,9 +235,9 @@ def _format_host_caption(sources: SpreadSources) -> str:
     """Return the part of the caption on hosts, or the reason why hosts cannot be compared."""
     compared_count = sum(not host.why for host in sources.hosts)
     if not compared_count:
-        return "Hosts cannot be compared: no cell was run on two of them."
+        return "Hosts cannot be compared, because no cell was run on two of them."
     left_out = f" The {_MAX_HOSTS} slowest are drawn." if compared_count > _MAX_HOSTS else ""
-    return f"Right: each of {wording.pluralize(compared_count, 'host')} against the others in the same cells.{left_out}"
+    return f"Right: each of {wording.pluralize(compared_count, 'host')} compared with the others in the same cells.{left_out}"
 
 
 def _draw_spreads_and_hosts(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Metric) -> str:
@@ -261,10 +262,10 @@ def _draw_spreads_and_hosts(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Me
     _annotate_bars(spread_axes, groups, _compute_axis_top(parts))
     spread_axes.set_ylabel(f"standard deviation (% of {metric.label})")
     spread_axes.set_xlabel("workload")
-    plot.set_panel_title(spread_axes, "Spread of equal cells")
-    plot.add_legend(figure, bar_chart.legend_handles())
+    plot.set_panel_title(spread_axes, "Variation of equal cells")
+    plot.add_legend(figure, bar_chart.build_legend_handles())
     for (host_axes,) in host_panels:
-        _draw_hosts(host_axes, host_rows.head(_MAX_HOSTS).reset_index(drop=True), metric.performance)
+        _draw_hosts(host_axes, host_rows.head(_MAX_HOSTS).reset_index(drop=True), metric.performance_name)
     return plot.to_svg(figure)
 
 
@@ -276,11 +277,11 @@ def _compute_axis_top(parts: pd.DataFrame) -> float:
 def _describe_cut_intervals(parts: pd.DataFrame) -> str:
     """Return a sentence for the caption if intervals are longer than the axis, or an empty string."""
     wider = bool((parts["high_pct"] > _compute_axis_top(parts)).any())
-    return " An arrow: the interval ends beyond the picture, and is whole in the table." if wider else ""
+    return "Arrows mark intervals that end beyond the picture; the table has their ends." if wider else ""
 
 
 def _annotate_bars(axes: Any, groups: BarGroups, highest: float) -> None:
-    """Write values beside the bars, and draw arrows for intervals that are longer than the axis.
+    """Write values next to the bars, and draw arrows for intervals that are longer than the axis.
 
     Args:
         axes: axes of the bars.
@@ -296,7 +297,7 @@ def _annotate_bars(axes: Any, groups: BarGroups, highest: float) -> None:
             if row["ci_high"] > highest:
                 axes.plot([x], [1.09 * highest], marker="^", markersize=4, color=plot.INK, linestyle="", zorder=5)
             if is_legible and pd.notna(row["mean"]):
-                text_style = {"rotation": 90, "ha": "left", "va": "bottom", "fontsize": plot.small_font_pt()}
+                text_style = {"rotation": 90, "ha": "left", "va": "bottom", "fontsize": plot.get_small_font_pt()}
                 words = wording.format_percent(row["mean"], 2)
                 axes.annotate(words, (x, row["mean"]), xytext=(4, 2), textcoords="offset points", **text_style)
 
@@ -305,7 +306,7 @@ def _draw_hosts(axes: Any, rows: pd.DataFrame, measure: str) -> None:
     """Draw the slowdown of each host with its interval. Slow hosts are filled, others hollow."""
     slow = rows["p_holm"] < intervals.SIGNIFICANCE_LEVEL
     axes.axhline(0, color=plot.INK, linestyle=":", linewidth=0.9)
-    for look, hollow, mask in ((plot.series_look(5), False, slow), (plot.series_look(0), True, ~slow)):
+    for look, hollow, mask in ((plot.choose_series_look(5), False, slow), (plot.choose_series_look(0), True, ~slow)):
         marker_rows = rows[mask]
         plot.draw_points(axes, marker_rows, marker_rows.index.to_numpy(), _DIFFERENCE, look, hollow)
     low, high = plot.compute_range(rows, _DIFFERENCE)
@@ -313,6 +314,6 @@ def _draw_hosts(axes: Any, rows: pd.DataFrame, measure: str) -> None:
     axes.set_ylim(low - room, high + room)
     axes.set_xlim(-0.6, len(rows) - 0.4)
     axes.set_xticks(range(len(rows)), rows["of"], rotation=90 if len(rows) > 6 else 0)
-    axes.set_ylabel(f"less {measure} than other hosts (%)")
+    axes.set_ylabel(f"loss of {measure} (%)")
     axes.set_xlabel("host")
-    plot.set_panel_title(axes, "Hosts against each other")
+    plot.set_panel_title(axes, "Each host against the others")

@@ -8,12 +8,19 @@ from campaign.analysis.statistics import comparable_cells, comparisons
 from campaign.common import wording
 from campaign.report import bars, columns, plot
 from campaign.report.bars import BarGroups, Bars, group_bars
-from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, nothing, select_distinguishing_columns
+from campaign.report.figure import (
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    describe_marks,
+    nothing,
+    select_distinguishing_columns,
+)
 
 TITLE = "Work and bytes of a step"
-SECTION = "How much does a step compute and communicate, and which share of a device's peak is reached?"
+SECTION = "How much does a step compute and communicate, and which share of its peak does a device reach?"
 RESTS_ON = ("devices",)
-METHOD = "arithmetic of a step is counted exactly for the forward pass, and three times that for training"
+METHOD = "the arithmetic of a step is counted exactly for the forward pass, and training counts three times as much"
 PLACE = 140
 UNITS = {"parameters": ""}
 
@@ -30,9 +37,8 @@ def draw(data: FigureData) -> Drawing:
     panel_columns = ["workload", *comparable_cells.list_option_columns(rows)]
     panels = plot.split_into_panels(rows, panel_columns)
     caption = (
-        f"Arithmetic that each device reaches at the largest batch; {wording.format_run_counts(rows['n_ok'])} a bar, "
-        f"{wording.describe_intervals(rows['interval_method'])}. Above a bar: the share "
-        f"of the device's dense peak, where that is known.{panels.common_sentence()}"
+        f"Arithmetic rate per device at the largest batch. {describe_marks('bar', rows['n_ok'], rows['interval_method'])} Above a "
+        f"bar: share of the device's dense peak, if known.{panels.format_common_sentence()}"
     )
     names = sorted(set(plot.collect_panel_values(panels, "precision")), key=comparable_cells.rank_precision)
     return plot.build_drawing(
@@ -42,8 +48,8 @@ def draw(data: FigureData) -> Drawing:
             panels,
             _group_bars,
             lambda cells: f"configuration (batch {cells['batch'].max()})",
-            "GFLOP/s a device",
-            bars.panel_height_in(2.4, set(plot.collect_panel_values(panels, "configuration"))),
+            "GFLOP/s per device",
+            bars.compute_panel_height_in(2.4, set(plot.collect_panel_values(panels, "configuration"))),
             rotation=60,
         ),
         {
@@ -52,12 +58,12 @@ def draw(data: FigureData) -> Drawing:
             "Batch": columns.count_column("batch"),
             "Precision": columns.text_column("precision"),
             "Parameters": lambda row: wording.format_number(row["parameters"] / 1e6) + " M",
-            "GFLOP a step": columns.number_column("flops_per_step", factor=1e-9),
-            "All-reduced a step": lambda row: _format_megabytes(row["allreduce_bytes_per_step"]),
-            "FLOP a byte": columns.number_column("flops_per_allreduce_byte"),
-            "GFLOP/s a device": columns.number_column("mean"),
+            "GFLOP per step": columns.number_column("flops_per_step", factor=1e-9),
+            "All-reduced per step": lambda row: _format_megabytes(row["allreduce_bytes_per_step"]),
+            "FLOP per byte": columns.number_column("flops_per_allreduce_byte"),
+            "GFLOP/s per device": columns.number_column("mean"),
             "95 % interval": columns.interval_column("ci_low", "ci_high"),
-            "Of the peak": columns.percent_column("mfu_pct"),
+            "Share of the peak": columns.percent_column("mfu_pct"),
             **columns.RUN_COLUMNS,
         },
         caption=caption,
@@ -85,17 +91,18 @@ def _describe_arithmetic(rows: pd.DataFrame, panel_columns: list[str]) -> tuple[
     best: Any = rows.loc[rows["mean"].idxmax()]
     axes = [*panel_columns, "configuration", "batch", "precision"]
     sentences = [
-        f"The most arithmetic a device reaches: {wording.format_number(best['mean'])} GFLOP/s ({wording.format_axes(best, axes)})."
+        f"The highest arithmetic rate of a device is {wording.format_number(best['mean'])} GFLOP/s "
+        f"({wording.format_axes(best, axes)})."
     ]
     dense = rows.dropna(subset=["flops_per_allreduce_byte"])
     if dense["workload"].nunique() > 1:
         ranking = dense.sort_values("flops_per_allreduce_byte", kind="stable")
         ends: list[Any] = [ranking.iloc[0], ranking.iloc[-1]]
         low_text, high_text = (
-            f"{wording.format_number(row['flops_per_allreduce_byte'])} FLOP a byte ({row['workload']}, batch {row['batch']})"
+            f"{wording.format_number(row['flops_per_allreduce_byte'])} FLOP ({row['workload']}, batch {row['batch']})"
             for row in ends
         )
-        sentences.append(f"Arithmetic for each byte all-reduced: from {low_text} to {high_text}.")
+        sentences.append(f"The arithmetic per all-reduced byte ranges from {low_text} to {high_text}.")
     return tuple(sentences)
 
 

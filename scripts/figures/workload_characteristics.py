@@ -21,7 +21,7 @@ from campaign.report.figure import (
 from campaign.workloads.trainer.model_catalog import MODELS, find_model_info
 
 TITLE = "Workloads"
-SECTION = "Which workloads were measured? What an external program does not report is left open."
+SECTION = "Which workloads were measured? What an external program does not report is blank."
 PART = APPARATUS
 PLACE = 210
 UNITS = {"parameters": ""}
@@ -67,8 +67,8 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty or not rows[[*_NUMBER_COLUMNS, "domain", "description"]].replace("", None).notna().any(axis=None):
         return nothing("only the names of the planned workloads are known")
     caption = (
-        "Parameters, arithmetic and bytes are exact counts. GFLOP for each MB: a device's arithmetic in a step over what it "
-        "all-reduces, at the largest batch. Layers: as their authors count them."
+        "Parameters, arithmetic and bytes are exact counts. GFLOP per MB: a device's arithmetic per all-reduced MB at the largest "
+        "batch. Layers are counted as by the authors of the model."
     )
     return plot.build_drawing(
         data,
@@ -81,14 +81,14 @@ def draw(data: FigureData) -> Drawing:
             "Layers": lambda row: (
                 wording.NO_VALUE if pd.isna(row["depth_layers"]) else wording.format_count(row["depth_layers"])
             ),
-            "Training GFLOP a sample": columns.number_column("train_gflop_per_sample"),
-            "All-reduced a step (MB)": columns.number_column("allreduce_mb_per_step"),
-            "GFLOP for each MB": columns.number_column("gflop_per_allreduce_mb"),
-            "A sample": columns.text_column("sample", wording.NO_VALUE),
+            "Training GFLOP per sample": columns.number_column("train_gflop_per_sample"),
+            "All-reduced per step (MB)": columns.number_column("allreduce_mb_per_step"),
+            "GFLOP per MB": columns.number_column("gflop_per_allreduce_mb"),
+            "Sample": columns.text_column("sample", wording.NO_VALUE),
             "Batch per device": columns.text_column("batches"),
             "Precision": columns.text_column("precisions"),
             "Valid runs": columns.count_column("n_ok"),
-            "What it is": columns.text_column("description", wording.NO_VALUE),
+            "Description": columns.text_column("description", wording.NO_VALUE),
         },
         caption=caption,
         findings=_describe_sizes(rows),
@@ -206,5 +206,6 @@ def _describe_sizes(rows: pd.DataFrame) -> tuple[str, ...]:
         unknown = [str(name) for name in rows.loc[rows["parameters"].isna(), "workload"]]
         names_text = f"{', '.join(unknown[:_MAX_LISTED_WORKLOADS])}{' and others' if len(unknown) > _MAX_LISTED_WORKLOADS else ''}"
         unknown_text = f"; the size of {names_text} is unknown" if unknown else ""
-        return (f"{wording.pluralize(len(rows), 'workload')}, of {words} parameters{unknown_text}.",)
-    return (f"{wording.pluralize(len(rows), 'workload')}; sizes are unknown.",)
+        verb = "has" if len(rows) == 1 else "have"
+        return (f"{wording.pluralize(len(rows), 'workload')} {verb} {words} parameters{unknown_text}.",)
+    return (f"The number of parameters is unknown for all {wording.pluralize(len(rows), 'workload')}.",)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, Registration, slurm_environment
+from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, Registration, build_slurm_environment
 from tests.workflow.checkout_twin import Project
 
 SLURM = {"poll_s": 2, "latency_s": 5}
@@ -39,7 +39,7 @@ class ClusterProject(Project):
     def __init__(self, directory: Path, cluster: Cluster, *, copied: Sequence[str] = ()) -> None:
         self.cluster = cluster
         super().__init__(directory, copied=copied)
-        self.environment |= slurm_environment(cluster)
+        self.environment |= build_slurm_environment(cluster)
 
     def system(self, name: str = "bench", *, hosts: int = 4, devices: int = 4, slurm: Any = None, **keys: Any) -> Path:
         """The cluster's static hosts as they are; `keys`: of the system file."""
@@ -64,7 +64,7 @@ class ClusterProject(Project):
             argv,
             capture_output=True,
             text=True,
-            env={**os.environ, **slurm_environment(self.cluster)},
+            env={**os.environ, **build_slurm_environment(self.cluster)},
             timeout=60,
             check=False,
         )

@@ -17,7 +17,7 @@ from campaign.common import files
 from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec
 from campaign.emulators.hosts.network import check_availability
 from campaign.emulators.slurm.cluster import start_cluster, stop_cluster
-from campaign.emulators.slurm.daemons import PACKAGES, list_missing_programs
+from campaign.emulators.slurm.daemons import DEBIAN_PACKAGES, list_missing_programs
 from tests.cluster.cluster_project import equal_hosts
 from tests.cluster.clusters_end_with_tests import clusters_end_with_this_process
 from tests.cluster.fault_site import FaultSite, impatient_cluster
@@ -68,7 +68,7 @@ def slurm_installed() -> None:
     if missing := list_missing_programs():
         if not (os.environ.get("CI") and shutil.which("apt-get")):
             pytest.skip(
-                f"not installed: {', '.join(missing)} (apt-get install {' '.join(PACKAGES)}; done here when CI is set)"
+                f"not installed: {', '.join(missing)} (apt-get install {' '.join(DEBIAN_PACKAGES)}; done here when CI is set)"
             )
         # Each worker of pytest asks.
         with files.hold_lock(Path(tempfile.gettempdir()) / "campaign-tests-install.lock"):
@@ -82,7 +82,7 @@ def _install() -> None:
     before = _daemons()
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment, stdout=subprocess.DEVNULL)
-    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES]
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *DEBIAN_PACKAGES]
     subprocess.run(install, check=True, env=environment, stdout=subprocess.DEVNULL)
     # Packages start their daemons where init is allowed to.
     for pid in _daemons() - before:

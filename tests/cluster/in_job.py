@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.common.errors import CampaignError
-from campaign.emulators.hosts.cluster_spec import Cluster, slurm_environment
+from campaign.emulators.hosts.cluster_spec import Cluster, build_slurm_environment
 from campaign.observe.telemetry.run_telemetry import Telemetry, TelemetrySummary
 from campaign.spec.hardware import ComposedHost, Composition, Device
 from campaign.spec.system_file import SystemFile
@@ -114,7 +114,7 @@ def until(ready: Callable[[], bool], patience_s: float, complaint: Callable[[], 
 
 
 def slurm(cluster: Cluster, *argv: str) -> str:
-    surroundings = {**os.environ, **slurm_environment(cluster)}
+    surroundings = {**os.environ, **build_slurm_environment(cluster)}
     return subprocess.run(argv, capture_output=True, text=True, env=surroundings, timeout=60, check=False).stdout
 
 

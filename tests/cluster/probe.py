@@ -50,7 +50,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as stream:
 
 
 def stream_gbit_per_s(emulation: EmulatedHosts, sender: int, receiver: int, size: int) -> float:
-    words = [emulation.rank_address(receiver), str(_PORT), str(size)]
+    words = [emulation.get_rank_address(receiver), str(_PORT), str(size)]
     receiving = subprocess.Popen(
         [*prefix(emulation, receiver), sys.executable, "-c", _RECEIVE, *words], stdout=subprocess.PIPE, text=True
     )
@@ -63,7 +63,7 @@ def stream_gbit_per_s(emulation: EmulatedHosts, sender: int, receiver: int, size
 
 def prefix(emulation: EmulatedHosts, rank: int) -> tuple[str, ...]:
     """The argv to put before a command that is to run where a rank does."""
-    return emulation.held_namespaces.command_prefix(emulation.rank_namespaces[rank])
+    return emulation.held_namespaces.build_command_prefix(emulation.rank_namespaces[rank])
 
 
 def sent_bytes(emulation: EmulatedHosts, rank: int) -> int:
@@ -119,7 +119,7 @@ class Ranks:
             {
                 "env": {**shared, **_environment(emulation, rank), "RANK": str(rank)},
                 "log": str(log),
-                "namespaces": emulation.namespace_paths(rank),
+                "namespaces": emulation.list_namespace_paths(rank),
             }
             for rank in range(world)
         ]
@@ -141,7 +141,7 @@ def _environment(emulation: EmulatedHosts, rank: int) -> dict[str, str]:
     host = emulation.rank_namespaces[rank].partition("-fabric")[0]
     return {
         "LOCAL_RANK": str(sum(place.partition("-fabric")[0] == host for place in emulation.rank_namespaces[:rank])),
-        "MASTER_ADDR": "127.0.0.1" if alone else emulation.rank_address(0),
+        "MASTER_ADDR": "127.0.0.1" if alone else emulation.get_rank_address(0),
         "GLOO_SOCKET_IFNAME": "lo" if alone else "eth0",
     }
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from campaign.cli.main import main
 from campaign.common.errors import ConfigError, LaunchError
 from campaign.emulators.hosts import cluster_spec
-from campaign.emulators.hosts.cluster_spec import Cluster, slurm_environment
+from campaign.emulators.hosts.cluster_spec import Cluster, build_slurm_environment
 from campaign.emulators.hosts.topology import list_namespaces
 from campaign.emulators.slurm.cluster import stop_cluster
 from campaign.emulators.slurm.cluster_directory import list_granted_devices
@@ -179,7 +179,7 @@ def test_the_environment_finds_the_cluster(
     found = cluster_spec.find_cluster_in_environment()
     assert found is not None
     assert found.directory == up[0]
-    assert slurm_environment(found) == shell
+    assert build_slurm_environment(found) == shell
 
 
 # What of a system file the cluster is made of --------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ def test_a_port_for_every_device_that_the_chassis_lets_a_host_have(tmp_path: Pat
 def test_links_are_as_slow_as_the_system_file_says(tmp_path: Path) -> None:
     links = {"fabric": {"gb_per_s": 12.0}, "network": {"gb_per_s": 25.0}}
     emulated = build_cluster_spec(system(tmp_path, links=links, emulation={"scale": 0.01})).rates
-    assert emulated.gbit_per_s("fabric") == pytest.approx(0.96)
-    assert emulated.gbit_per_s("network") == pytest.approx(2.0)
-    assert build_cluster_spec(system(tmp_path, links=links)).rates.gbit_per_s("network") is None
+    assert emulated.compute_gbit_per_s("fabric") == pytest.approx(0.96)
+    assert emulated.compute_gbit_per_s("network") == pytest.approx(2.0)
+    assert build_cluster_spec(system(tmp_path, links=links)).rates.compute_gbit_per_s("network") is None
 
 
 @pytest.mark.parametrize("strategy", ["static", "dynamic"])
@@ -217,7 +217,7 @@ def test_devices_of_a_host_have_ports_where_local_links_are_emulated(tmp_path: P
     links = {name: {"gb_per_s": 12.0} for name in ("local", "fabric", "network")}
     emulated = {"emulation": {"scale": 0.01}, "slurm": {"strategy": strategy}}
     spec = build_cluster_spec(system(tmp_path, links=links, **emulated))
-    assert [name for name in list_namespaces(spec.emulation_spec()) if name.startswith("host1")] == [
+    assert [name for name in list_namespaces(spec.to_emulation_spec()) if name.startswith("host1")] == [
         "host1", "host1-local0", "host1-local1", *(f"host1-fabric{n}" for n in range(4)),
     ]  # fmt: skip
     links.pop("local")
@@ -229,7 +229,7 @@ def test_partitions_and_gres_are_the_systems(tmp_path: Path) -> None:
     slurm = {"gres": "gpu:a100", "partition": "short", "overrides": [{"when": "hosts > 1", "partition": "wide"}]}
     spec = build_cluster_spec(system(tmp_path, slurm=slurm), slurm_conf=("MaxArraySize=7",))
     assert spec.partition == "short"
-    assert spec.gres(2) == "gpu:a100:2"
+    assert spec.format_gres(2) == "gpu:a100:2"
     assert spec.slurm_conf == ("PartitionName=wide MaxTime=INFINITE State=UP Nodes=ALL", "MaxArraySize=7")
 
 

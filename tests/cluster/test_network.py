@@ -144,9 +144,9 @@ def test_a_rank_has_the_address_under_which_others_reach_it() -> None:
             for rank in (0, 2, 4)
         ]
         addresses = [interface[0]["addr_info"][0]["local"] for interface in seen]
-        assert addresses == [emulation.rank_address(rank) for rank in (0, 2, 4)]
+        assert addresses == [emulation.get_rank_address(rank) for rank in (0, 2, 4)]
         with pytest.raises(LaunchError, match="6 devices"):
-            emulation.rank_address(6)
+            emulation.get_rank_address(6)
 
 
 def outside() -> tuple[list[str], str, list[str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.emulators.hosts.cluster_spec import Cluster, slurm_environment
+from campaign.emulators.hosts.cluster_spec import Cluster, build_slurm_environment
 from campaign.emulators.slurm.cluster import query_status, start_cluster, stop_cluster
 from campaign.emulators.slurm.spec_from_system import build_cluster_spec
 from campaign.lease.manual import verify_compositions
@@ -48,7 +48,7 @@ class Site:
         self.work = results.parent
 
     def slurm(self, *argv: str) -> str:
-        surroundings = {**os.environ, **slurm_environment(self.cluster)}
+        surroundings = {**os.environ, **build_slurm_environment(self.cluster)}
         done = subprocess.run(argv, capture_output=True, text=True, env=surroundings, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -92,7 +92,7 @@ class Site:
         return {host.name for host in query_status(self.cluster.directory).hosts if host.state == "idle~"}
 
     def log(self) -> str:
-        log = self.cluster.log_path("power")
+        log = self.cluster.get_log_path("power")
         return log.read_text() if log.exists() else ""
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from campaign.common import files
 from campaign.common.errors import LaunchError
-from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, slurm_environment
+from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, build_slurm_environment
 from campaign.emulators.hosts.network import HeldNamespaces
 from campaign.emulators.slurm import cluster as cluster_module
 from campaign.emulators.slurm.cluster import stop_cluster
 from campaign.emulators.slurm.cluster_directory import (
-    PROGRAMS,
+    SLURM_PROGRAM_DIRECTORY,
     check_path_length,
     lock_directory,
     render_files,
@@ -101,7 +101,7 @@ def test_settings_of_the_cluster_and_of_a_site_say_the_same_things() -> None:
     def names(text: str) -> list[str]:
         return [re.split(r"[=(]", line)[0] for line in lines(text)]
 
-    site = (PROGRAMS / "settings").read_text()
+    site = (SLURM_PROGRAM_DIRECTORY / "settings").read_text()
     assert names(render_files(cluster(ClusterSpec(hosts=HOSTS)))["bin/settings"]) == names(site)
 
 
@@ -109,7 +109,7 @@ def test_names_resolve_inside_and_no_file_leaves_the_directory() -> None:
     files = render_files(cluster(ClusterSpec(hosts=HOSTS)))
     assert "198.18.0.3 moving1" in files["etc/hosts"].splitlines()
     assert 'moving1) exec nsenter --net=/proc/1/fd/7 -- "$@"' in files["bin/on-host"]
-    assert slurm_environment(cluster(ClusterSpec(hosts=HOSTS))) == {"SLURM_CONF": "/srv/slurm/etc/slurm.conf"}
+    assert build_slurm_environment(cluster(ClusterSpec(hosts=HOSTS))) == {"SLURM_CONF": "/srv/slurm/etc/slurm.conf"}
 
 
 def test_a_directory_is_too_long_when_slurmds_sockets_would_not_fit() -> None:
@@ -150,4 +150,4 @@ def test_why_no_database_could_be_made_is_said(tmp_path: Path, monkeypatch: pyte
         LaunchError, match=r"could not be created: FATAL ERROR: Could not find my_print_defaults \| .* \(log: "
     ):
         cluster_module._create_database(made)
-    assert made.log_path("mariadb-install-db").read_text() == said
+    assert made.get_log_path("mariadb-install-db").read_text() == said

@@ -18,7 +18,7 @@ import pytest
 from campaign.common import files
 from campaign.common.errors import LaunchError
 from campaign.common.files import is_locked
-from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, slurm_environment
+from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, build_slurm_environment
 from campaign.emulators.slurm import daemons
 from campaign.emulators.slurm.cluster import (
     HostStatus,
@@ -37,7 +37,12 @@ SMALL = ClusterSpec(hosts=equal_hosts(1, 1), accounting=False)
 
 def run(cluster: Cluster, *argv: str) -> str:
     done = subprocess.run(
-        argv, capture_output=True, text=True, env={**os.environ, **slurm_environment(cluster)}, timeout=60, check=False
+        argv,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **build_slurm_environment(cluster)},
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -130,7 +135,7 @@ def test_every_host_has_a_munged_of_its_own(cluster: Cluster, tmp_path: Path) ->
 
 def test_jobs_beside_each_other_get_different_devices(cluster: Cluster) -> None:
     argv = ["srun", "-w", "host1", "--gres=gpu:2", "--mem=100", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 2"]
-    surroundings = {**os.environ, **slurm_environment(cluster)}
+    surroundings = {**os.environ, **build_slurm_environment(cluster)}
     pair = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=surroundings) for _ in range(2)]
     assert {process.communicate(timeout=60)[0].strip() for process in pair} == {"0,1", "2,3"}
 
@@ -138,7 +143,7 @@ def test_jobs_beside_each_other_get_different_devices(cluster: Cluster) -> None:
 def test_jobs_go_round_through_submitit(cluster: Cluster, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import submitit
 
-    for name, value in slurm_environment(cluster).items():
+    for name, value in build_slurm_environment(cluster).items():
         monkeypatch.setenv(name, value)
     executor = submitit.AutoExecutor(directory, cluster="slurm")
     executor.update_parameters(nodes=2, tasks_per_node=2, gpus_per_node=2, timeout_min=5, slurm_nodelist="host[1-2]")
@@ -170,7 +175,7 @@ def test_a_dynamic_host_comes_back_with_other_devices(cluster: Cluster) -> None:
             ["srun", "-w", "dynamic1", f"--gres=gpu:{devices + 1}", "true"],
             capture_output=True,
             text=True,
-            env={**os.environ, **slurm_environment(cluster)},
+            env={**os.environ, **build_slurm_environment(cluster)},
             timeout=60,
             check=False,
         )
@@ -187,7 +192,9 @@ def test_a_registration_that_cannot_be_is_refused(cluster: Cluster, host: str, d
 
 def test_a_host_with_jobs_is_not_taken_away(cluster: Cluster) -> None:
     argv = ["srun", "-w", "dynamic1", "sh", "-c", "echo here; sleep 1000"]
-    job = subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, **slurm_environment(cluster)}, text=True)
+    job = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, env={**os.environ, **build_slurm_environment(cluster)}, text=True
+    )
     try:
         assert job.stdout is not None
         assert job.stdout.readline() == "here\n"
@@ -205,7 +212,7 @@ def test_a_step_over_its_memory_is_ended(cluster: Cluster) -> None:
         ["srun", "-w", "host3", "--mem=100", sys.executable, "-c", greedy],
         capture_output=True,
         text=True,
-        env={**os.environ, **slurm_environment(cluster)},
+        env={**os.environ, **build_slurm_environment(cluster)},
         timeout=60,
         check=False,
     )
@@ -219,7 +226,7 @@ def test_a_job_can_put_a_rank_behind_a_fabric_port(cluster: Cluster) -> None:
         "srun",
         "-w",
         "dynamic1",
-        *cluster.port_prefix("dynamic1-fabric1"),
+        *cluster.build_port_prefix("dynamic1-fabric1"),
         "ip",
         "-4",
         "-br",
@@ -258,7 +265,7 @@ def test_down_leaves_nothing_but_logs(directory: Path) -> None:
     before = outside()
     cluster = start_cluster(directory, SMALL)
     running = subprocess.Popen(
-        ["srun", "sleep", "1000"], env={**os.environ, **slurm_environment(cluster)}, stderr=subprocess.PIPE
+        ["srun", "sleep", "1000"], env={**os.environ, **build_slurm_environment(cluster)}, stderr=subprocess.PIPE
     )
     deadline_s = time.monotonic() + 20
     while (
@@ -283,7 +290,11 @@ def test_without_accounting_there_is_no_database(directory: Path) -> None:
         assert {process.daemon for process in query_status(directory).running} == {"munged", "slurmctld", "slurmd"}
         assert run(cluster, "srun", "--gres=gpu:1", "hostname").strip() == "host1"
         sacct = subprocess.run(
-            ["sacct"], capture_output=True, text=True, env={**os.environ, **slurm_environment(cluster)}, check=False
+            ["sacct"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **build_slurm_environment(cluster)},
+            check=False,
         )
         assert "accounting storage is disabled" in sacct.stderr
     finally:

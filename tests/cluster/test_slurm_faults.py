@@ -31,7 +31,7 @@ def test_kill_9_with_jobs_queued_and_running(site: FaultSite) -> None:
     jobs = site.jobs()
     assert len(jobs) == 3
     again = site.start(*SNAKEMAKE)
-    site.until_said("found its driver still there", times=3)
+    site.until_said("continuing with the existing driver", times=3)
     assert site.jobs() == jobs
     site.slurm("scancel", other)
     site.finish(again, runs=3, accepted=3)
@@ -47,7 +47,7 @@ def test_death_between_sbatch_and_its_journal(site: FaultSite) -> None:
     site.ends(process, -9)
     assert len(site.jobs()) == 2
     again = site.start()
-    site.until_said("found its driver still there", times=2)
+    site.until_said("continuing with the existing driver", times=2)
     site.open()
     site.ends(again)
     assert sbatch.read_text().count("\n") == 2
@@ -60,10 +60,10 @@ def test_ctrl_c_leaves_the_jobs_and_the_same_command_picks_them_up(site: FaultSi
     jobs = site.jobs()
     os.killpg(process.pid, signal.SIGINT)
     site.ends(process, 1)
-    assert "the same command picks them up" in site.said()
+    assert "the same command continues with them" in site.said()
     assert site.jobs() == jobs
     again = site.start(*SNAKEMAKE)
-    site.until_said("found its driver still there", times=2)
+    site.until_said("continuing with the existing driver", times=2)
     site.finish(again, runs=2, accepted=2)
 
 

@@ -15,7 +15,7 @@ from campaign.common.errors import CampaignError, HostFailed, LaunchError
 from campaign.common.processes.marked import find_marked_processes, list_pids, read_process_words
 from campaign.emulators.hosts.cluster_spec import Cluster
 from campaign.emulators.slurm import daemons
-from campaign.observe.telemetry.run_metrics import ONE_MACHINE
+from campaign.observe.telemetry.run_metrics import SHARED_MACHINE_FLAG
 from campaign.slurm.verify_devices import DeviceMismatchError, DeviceVerification
 from campaign.spec.system_file import SystemFile
 from campaign.workloads.failures import classify_failure
@@ -168,8 +168,8 @@ def test_the_jobs_environment_is_kept_and_the_drivers_is_not(job: Job) -> None:
 def test_telemetry_stands_beside_the_runs_and_finds_the_true_energy(job: Job) -> None:
     done = job.done()
     kept = done.kept["known"]
-    assert kept.written
-    assert kept.flags == (ONE_MACHINE,)
+    assert kept.samples_file
+    assert kept.flags == (SHARED_MACHINE_FLAG,)
     assert kept.metrics["device_power_mean_w"] == pytest.approx(POWER_W, rel=0.05)
     assert kept.metrics["energy_j"] == pytest.approx(POWER_W * 4 * 1.5, rel=0.05)
     assert kept.metrics["telemetry_cpu_mean_pct"] < 5
@@ -209,7 +209,11 @@ def test_a_step_over_its_memory_is_out_of_memory(job: Job) -> None:
     result = ended(job.done(), "memory")
     assert result.memory_limit_hit
     verdict = classify_failure(
-        job.log("memory"), result.codes, timed_out=False, killed_by_us=True, memory_limit_hit=result.memory_limit_hit
+        job.log("memory"),
+        result.codes,
+        timed_out=False,
+        killed_by_launcher=True,
+        memory_limit_hit=result.memory_limit_hit,
     )
     assert verdict is not None
     assert verdict[0] == "oom_host"
@@ -220,7 +224,7 @@ def test_a_step_over_its_memory_is_out_of_memory(job: Job) -> None:
     ("name", "complaint"),
     [
         ("missing", "no-such-program: no such program on host1, host2"),
-        ("too much memory", "memory_limit_mib is 10,000,000, and the job has"),
+        ("too much memory", "memory_limit_mib is 10,000,000, but the job has only"),
         ("too many ranks", "composition has 4 there"),
     ],
 )

@@ -20,7 +20,7 @@ import pytest
 
 from campaign.common.errors import HostFailed, LaunchError
 from campaign.common.processes.command import CompletedCommand
-from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, slurm_environment
+from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, build_slurm_environment
 from campaign.emulators.slurm import daemons
 from campaign.emulators.slurm.cluster import start_cluster, stop_cluster
 from campaign.emulators.slurm.spec_from_system import build_cluster_spec
@@ -60,7 +60,7 @@ def light_slurmd(cluster: Cluster) -> None:
     That command in its place: test_campaign, test_cluster_commands.
     """
     on = "\n".join(
-        f"{host.name}) on={shlex.quote(shlex.join(cluster.command_prefix(host.name)))} ;;"
+        f"{host.name}) on={shlex.quote(shlex.join(cluster.build_command_prefix(host.name)))} ;;"
         for host in cluster.spec.hosts
     )
     shape = f"CPUs={cluster.spec.cpus} RealMemory={cluster.spec.memory_mib} Feature=composed Gres=gpu:$2"
@@ -92,7 +92,7 @@ def cluster(slurm_installed: None) -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def here(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Slurm's commands mean the cluster; afterwards its hosts are as the next test expects them."""
-    for name, value in slurm_environment(cluster).items():
+    for name, value in build_slurm_environment(cluster).items():
         monkeypatch.setenv(name, value)
     yield
     slurm("scancel", "--user=root")
@@ -483,7 +483,7 @@ def test_a_failing_fabric_under_resume_puts_the_job_back_and_leaves_nothing(
         there.setenv("SLURM_CONF", str(cloud.slurm_conf))
         names = f"campaign={campaign} results={results} configuration=1x2-fabric python={sys.executable}"
         job = submit("host1", "sleep 1000", "--exclusive", "--gres=gpu:2", "--comment", names)
-        power = cloud.log_path("power")
+        power = cloud.get_log_path("power")
         until(lambda: power.exists() and "attempt 1 of" in power.read_text(), "the fabric did not fail")
         assert verify_compositions(campaign, results) == []
         # slurmctld looks twice a minute at jobs that wait for their hosts.

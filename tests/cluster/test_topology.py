@@ -11,8 +11,8 @@ from campaign.emulators.hosts.topology import (
     EmulatedHost,
     EmulationSpec,
     LinkRates,
-    device_namespaces,
     format_shaping,
+    list_device_namespaces,
     list_namespaces,
     plan_layout,
 )
@@ -39,8 +39,8 @@ def host(name: str, local: int, fabric: int = 0) -> EmulatedHost:
 
 def test_ranks_go_host_by_host_local_devices_first() -> None:
     spec = EmulationSpec(hosts=(host("a", 2, 1), host("b", 0, 2)), rates=RATES)
-    assert device_namespaces(spec) == ("a", "a", "a-fabric0", "b-fabric0", "b-fabric1")
-    assert device_namespaces(spec.model_copy(update={"rates": LOCAL})) == (
+    assert list_device_namespaces(spec) == ("a", "a", "a-fabric0", "b-fabric0", "b-fabric1")
+    assert list_device_namespaces(spec.model_copy(update={"rates": LOCAL})) == (
         "a-local0", "a-local1", "a-fabric0", "b-fabric0", "b-fabric1",
     )  # fmt: skip
 
@@ -74,7 +74,7 @@ def test_local_devices_have_links_where_these_have_a_rate_and_nothing_else_chang
 def test_large_compositions_have_a_link_for_every_device(hosts: tuple[EmulatedHost, ...]) -> None:
     spec = EmulationSpec(hosts=hosts, rates=LOCAL)
     devices = sum(each.local_devices + each.fabric_devices for each in hosts)
-    assert len(set(device_namespaces(spec))) == devices
+    assert len(set(list_device_namespaces(spec))) == devices
     assert len(shaped(spec)) == 2 * (devices + len(hosts))
 
 
@@ -91,8 +91,8 @@ def test_every_namespace_has_one_address_and_every_device_a_place(shape: list[tu
     assert list(plan.addresses) == list_namespaces(spec)
     assert len(set(plan.addresses.values())) == len(plan.addresses)
     assert all(address in plan.network for address in plan.addresses.values())
-    assert len(device_namespaces(spec)) == sum(sum(each) for each in shape)
-    assert set(device_namespaces(spec)) <= set(plan.addresses)
+    assert len(list_device_namespaces(spec)) == sum(sum(each) for each in shape)
+    assert set(list_device_namespaces(spec)) <= set(plan.addresses)
     # The kernel takes no longer names.
     words = [
         line.split()

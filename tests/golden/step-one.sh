@@ -1,6 +1,6 @@
 # srun --nodes=1 --nodelist=host1 --ntasks=1 --ntasks-per-node=1 --overlap --immediate=10 --kill-on-bad-exit=0 --wait=0 --export=ALL --input=none --gres=gpu:2 --mem=0M --job-name=cell.1 --output=/shared/results/logs/2x2/cell.1.log --open-mode=append /bin/sh /shared/results/work/2x2/runs/cell.1/rank.sh mpirun './a program' 'it'"'"'s'
 #!/bin/sh
-# Made for one run: one program for all ranks.
+# Generated for one run: one program for all ranks.
 rank=0
 look() {
   read -r boot idle </proc/uptime

@@ -1,10 +1,10 @@
 # srun --nodes=2 --nodelist=host1,host2 --ntasks=6 --ntasks-per-node=3 --overlap --immediate=10 --kill-on-bad-exit=0 --wait=0 --export=ALL --input=none --cpus-per-task=8 --mem=0M --job-name=cell.1 --output=/shared/log --open-mode=append /bin/sh /shared/results/work/L1R2/runs/cell.1/rank.sh python -m campaign.workloads.trainer.rank
 #!/bin/sh
-# Made for one run: one rank a task.
+# Generated for one run: one rank per task.
 case $SLURMD_NODENAME in
 host1) first=0 ranks=3 ;;
 host2) first=3 ranks=3 ;;
-*) echo "$SLURMD_NODENAME is no host of this run" >&2; exit 125 ;;
+*) echo "$SLURMD_NODENAME is not a host of this run" >&2; exit 125 ;;
 esac
 rank=$((first + SLURM_LOCALID))
 case $rank in

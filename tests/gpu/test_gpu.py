@@ -105,7 +105,7 @@ def process_group() -> Iterator[None]:
 
 def train(monkeypatch: pytest.MonkeyPatch, parallel: str) -> list[float]:
     """Losses of five steps on one device, in the named strategy."""
-    monkeypatch.setattr(parallel_strategies, "strategy_name", lambda *_: parallel)
+    monkeypatch.setattr(parallel_strategies, "choose_strategy_name", lambda *_: parallel)
     spec = TrainSpec.model_validate(
         {**BERT, "options": {"seq_len": 64, "parallel": "ddp" if parallel == "single" else parallel}}
     )

@@ -1,8 +1,6 @@
 """Habits of naming and documenting, counted over the package and the figures, and held to what well-kept projects have.
 
-No limit is above the share that the same count finds in ReFrame, Snakemake or submitit: functions without a verb 40 to 50 %, of one
-word without a verb 19 to 24 %, participles 1.2 to 1.4 %, `of` 0 %, docstrings that open with a preposition or a relative word 0 to
-1.7 %, with a "what" 0.1 to 2.7 %, parameters with five meanings 0 to 1.5 %.
+Limits are shares that the same count finds in ReFrame, Snakemake and submitit, or less (docs/decisions/59-words-are-counted.md).
 """
 
 from __future__ import annotations

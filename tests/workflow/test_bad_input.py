@@ -65,7 +65,7 @@ def told(result: tuple[int, str]) -> list[str]:
                 "names, numbers, quoted strings, lists, comparisons, 'in', 'and', 'or', 'not' and + - * / % //"
             ],
         ),
-        (("campain=x",), {}, ["error: --config campain: no such key; there are: "]),
+        (("campain=x",), {}, ["error: --config campain: there is no such key; the keys are: "]),
         # Snakemake reads it as 535104.
         (("version=535_104",), {}, ["error: version: '535_104' is a number or truth value to YAML"]),
     ],

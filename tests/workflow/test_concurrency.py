@@ -121,7 +121,7 @@ def test_a_lease_that_needs_more_than_a_limit_ends_planning(project: Project) ->
         },
     )
     said = project.run("-n", "--resources", "hosts=1", expect=1)
-    assert "error: --resources hosts=1: 2x1-local.c1 needs 2; raise the limit, or leave the lease out" in said
+    assert "error: --resources hosts=1: lease 2x1-local.c1 needs 2; raise the limit, or exclude the lease" in said
 
 
 def test_by_default_leases_go_one_at_a_time_also_for_two_campaigns(project: Project) -> None:
@@ -149,7 +149,7 @@ def test_two_campaigns_share_one_pooled_device(project: Project) -> None:
     documents = [*project.leases("a"), *project.leases("b")]
     assert_no_device_in_two_leases(documents)
     assert any(document["waits"] for document in documents)
-    assert "waiting in turn" in project.said()
+    assert ": waiting: " in project.said()
     assert project.held() == {}
 
 
@@ -160,4 +160,4 @@ def test_two_invocations_of_one_campaign_measure_nothing_twice(project: Project)
     assert [process.wait(TIME_OUT_S) for process in both] == [0, 0], project.said()
     assert sorted(project.started().values()) == [1, 1]
     assert len(project.records()) == 2
-    assert "which measures it already" in project.said()
+    assert "which already measures this lease" in project.said()

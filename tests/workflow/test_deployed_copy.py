@@ -86,7 +86,10 @@ def test_snakemake_alone_lints_a_copy_and_says_what_to_install(deployed: Path, t
     assert "argument --scheduler: invalid choice: 'campaign'" in planned.stderr
     planned = alone("-n")
     assert planned.returncode == 1
-    assert "error: No module named 'click'; install the package of this workflow into Snakemake's environment" in planned.stderr
+    assert (
+        "error: No module named 'click'; install the package of this workflow into Snakemake's environment"
+        in planned.stderr
+    )
     assert "Traceback" not in planned.stderr
 
 

@@ -58,7 +58,7 @@ def manifest(project: Project) -> dict[str, object]:
 
 def test_a_device_that_fails_is_fenced_and_its_runs_are_repeated_on_another(gpus: Project) -> None:
     said = measured(gpus, ON_BAD.format(ECC), repetitions=2)
-    assert f"{SLOTS[0]} (a100, {BAD}) failed on host1: {ECC}; it is fenced" in said
+    assert f"{SLOTS[0]} (a100, {BAD}) failed on host1: {ECC}; the device is fenced" in said
     records = gpus.records()
     assert [(record.status, record.devices) for record in records] == [("ok", (SLOTS[1],))] * 2
     assert manifest(gpus)["missing"] == []
@@ -105,7 +105,7 @@ def test_a_machine_without_the_devices_measures_nothing_and_says_why(project: Pr
     listing = project.temporary / "nvidia-smi"
     project.environment["PATH"] = f"{project.temporary}{os.pathsep}{project.environment['PATH']}"
     said = measured(project, "echo rate: 10", expect=1)
-    assert "'nvidia-smi', which lists the devices of `runs_on: cuda`, was not found here" in str(
+    assert "'nvidia-smi', which lists the devices of `runs_on: cuda`, was not found on this machine" in str(
         manifest(project)["reason"]
     )
     assert project.leases() == [], "nothing was composed"

@@ -123,7 +123,7 @@ def test_ctrl_c_while_snakemake_plans_ends_in_one_sentence(project: Project) -> 
         group(signal.SIGINT)(process)
         assert process.wait(SECONDS) == 1, moment
         said = project.said()[before:]
-        assert "interrupted; the same command again goes on with what is missing" in said, said
+        assert "interrupted; repeat the command to continue with the missing runs" in said, said
         assert "Traceback" not in said, said
         assert len(said.splitlines()) < 30, said
     assert project.starts() == []

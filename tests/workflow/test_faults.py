@@ -181,11 +181,13 @@ def test_a_driver_that_lost_its_invocation_is_found_again(project: Project) -> N
     assert len(project.pids("driver")) == 1
     again = project.start("--until", "measure")
     until(
-        lambda: "found its driver still there" in project.said() or again.poll() is not None, TIME_OUT_S, project.said
+        lambda: "continuing with the existing driver" in project.said() or again.poll() is not None,
+        TIME_OUT_S,
+        project.said,
     )
     (project.directory / "starts.log.found").touch()
     assert wait(again) == 0, project.said()
-    assert "found its driver still there" in project.said()
+    assert "continuing with the existing driver" in project.said()
     assert len(project.record_files()) == 4
     assert set(project.started().values()) == {1}, "a run was started twice although its driver lived"
     assert {document["adoptions"] for document in project.leases()} == {1}

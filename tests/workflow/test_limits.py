@@ -68,9 +68,9 @@ def test_what_is_implied_is_recorded_without_a_start_and_run_when_asked_for(
     project.campaign(batch=[16, 2, 8, 4, 32], **changes)
     (lease,) = read_plan(asked_of(project)).leases
     assert (lease.missing, lease.implied, lease.expected_s) == (2, 2, 0.0)
-    assert "; 2 without a start" in lease.describe(1)
-    (words,) = (line for line in measure_here() if "not started" in line)
-    assert words.endswith("ran out of memory: 2 ('--config skip_implied=no' starts them)")
+    assert "; 2 skipped, because" in lease.describe(1)
+    (words,) = (line for line in measure_here() if " skipped, because" in line)
+    assert words.endswith("ran out of memory ('--config skip_implied=no' starts such runs)")
     assert statuses(project) == {**known, 32: ["implied"] * 2}
     assert project.leases() == uses
     assert read_plan(asked_of(project)).missing == 0
@@ -126,4 +126,4 @@ def test_repetitions_end_where_the_target_is_reached(
     project.campaign(**{**asked, "target_half_width_pct": 0.1})
     measure_here()
     assert len(project.records()) == 9
-    assert project.records()[-1].stopped.startswith("the most repetitions (9) are done; the 95 % interval reaches ±")
+    assert project.records()[-1].stopped.startswith("the maximum of 9 repetitions is reached; the 95 % interval is ±")

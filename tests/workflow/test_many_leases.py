@@ -72,7 +72,7 @@ def test_ctrl_c_once_submits_nothing_more_and_twice_cancels_all(project: Project
     # The same command again finds them, by one look an interval for all of them.
     before, since_s = site.calls(), time.monotonic()
     process = site.start("--jobs", str(jobs))
-    until(lambda: project.said().count("found its driver still there") == jobs, TIME_OUT_S, project.said)
+    until(lambda: project.said().count("continuing with the existing driver") == jobs, TIME_OUT_S, project.said)
     asked = site.calls() - before
     assert asked.pop("squeue", 0) <= 2 + (time.monotonic() - since_s) / POLL_S
     assert asked == {"sinfo": 2}  # its hosts, and a free one that looks at the results directory

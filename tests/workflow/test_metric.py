@@ -17,7 +17,7 @@ def test_a_campaign_of_step_times_has_a_report_of_its_scaling(project: Project) 
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "metric": metric}))
     project.run()
     drawn = json.loads((project.results().figures / "scaling.json").read_text())
-    assert {record.requested.ranks for record in project.records()} == {1, 2, 4}
+    assert {record.requested_configuration.ranks for record in project.records()} == {1, 2, 4}
     assert "4 devices give 4" in drawn["findings"][0]
     assert "the work per second of 1 device" in drawn["findings"][0]
     assert "an efficiency of 100" in drawn["findings"][0]

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from campaign.spec.race import RaceDocument, read_race
-from campaign.spec.run_numbers import composition_of
+from campaign.spec.run_numbers import get_composition_number
 from tests.warm_start import Started, start
 from tests.workflow.checkout_twin import Project, until
 
@@ -36,7 +36,10 @@ def race_of(project: Project) -> RaceDocument:
 def test_a_dry_run_shows_the_first_block_and_writes_nothing(project: Project) -> None:
     project.campaign(devices=[1, 2], compositions=3, repetitions=3)
     said = project._run(command(project, "--dry-run"), 0, 120.0)
-    assert "The best configuration within 5\u202f%: block 1 of 3 is next; with it, 2 of 6 compositions" in said
+    assert (
+        "The best configuration within 5\u202f% is not known yet. After the next block (1 of 3), 2 of 6 compositions"
+        in said
+    )
     assert "1x2-local, composition 1 of 3" in said
     assert "composition 2 of 3" not in said
     assert not project.results().directory.exists()
@@ -69,11 +72,11 @@ def test_a_race_goes_on_after_ctrl_c_and_kill_9_and_ends_with_the_same_answer(pr
 
     said = project._run(command(project, "--", "summary"), 0, 240.0)
     race = race_of(project)
-    assert (race.ended, race.decided) == (True, True)
+    assert (race.ended, race.is_decided) == (True, True)
     assert {each.configuration for each in race.dropped} == {"1x1-local", "1x1-fabric"}
     assert race.workloads[0].best.startswith("1x2-")
     assert f"The best configuration within 5\u202f% is known, after {sum(race.compositions.values())} of 16" in said
-    measured = {(record.cell.configuration, composition_of(record.repetition)) for record in project.records()}
+    measured = {(record.cell.configuration, get_composition_number(record.repetition)) for record in project.records()}
     assert measured == {(name, n) for name, k in race.compositions.items() for n in range(1, k + 1)}
     assert race.compositions["1x1-local"] == race.compositions["1x1-fabric"] < 4
     assert all(count == 1 or run in stopped for run, count in project.started().items())

@@ -50,7 +50,7 @@ def test_where_it_is_reached_the_gate_is_measured_first_and_once(gated: Project)
 def test_where_it_is_not_reached_nothing_is_measured_and_the_manifest_says_why(gated: Project) -> None:
     rate(gated, 9)
     said = measured(gated, expect=1)
-    why = "protocol.require: 1x1-local · gate · batch 1 · fp32: throughput_per_s is 9, and at least 10 is required"
+    why = "protocol.require: 1x1-local · gate · batch 1 · fp32: throughput_per_s is 9, but at least 10 is required"
     assert why in said
     (path,) = gated.results().manifests.glob("*.json")
     manifest = json.loads(path.read_text())

@@ -77,6 +77,6 @@ def test_what_was_measured_counts_after_corrections_and_beside_an_update(project
         assert json.loads(packed.read("campaign.json"))["campaign"]["version"] == "driver-580"
         assert any(name.startswith("readings/") for name in packed.namelist())
     project.run_campaign("compare", str(archive), "--versions", "none", "driver-580")
-    assert "no runs of it; there are: driver-580, none" in project.run_campaign(
+    assert "has no runs of version driver-590; its versions are driver-580, none" in project.run_campaign(
         "compare", str(archive), "--versions", "none", "driver-590", expect=1
     )

@@ -76,7 +76,7 @@ def test_a_control_plane_that_refuses_everything_ends_the_output_with_the_cause(
         said = project.run(expect=1)
         assert len(server.asked) == 1
     cause = f"answer: GET {server.url}/redfish/v1/: HTTP 400: bad request"
-    assert said.splitlines()[-1] == f"error: system bench: no lease can work: {cause}"
+    assert said.splitlines()[-1] == f"error: system bench: no lease can be measured: {cause}"
     assert "attempt 1" not in said
 
 
@@ -84,7 +84,7 @@ def test_the_output_ends_with_the_reasons_why_runs_are_missing(project: Project)
     project.campaign(attach=["fabric"], devices=[1, 2], attempts=1)
     project.system(faults=[{"kind": "lost_request", "times": 9, "lease": "c.1x2-fabric.*"}])
     lines = project.run(expect=1).splitlines()
-    assert lines[-2] == "1 planned run without a record; the same command measures them. Why:"
+    assert lines[-2] == "planned runs without a record: 1; run the same command again to measure them. Reasons:"
     assert lines[-1].startswith("  1x2-fabric.c1: "), lines
 
 
@@ -162,7 +162,7 @@ def test_a_device_that_cannot_be_released_is_told_and_released_later(project: Pr
 
     project.campaign("d", attach=["fabric"])
     said = project.measure(campaign="d")
-    assert "had no owner any more: released" in said
+    assert "no longer had an owner: released" in said
     assert project.held() == {}
 
 

@@ -7,7 +7,7 @@ MEASURED = f"{RESULTS}/manifests/measured.txt"
 
 with exit_on_error():
     CAMPAIGN_DAG.check_limits(
-        snakemake_config.set_limits(workflow, CAMPAIGN_DAG.limits)
+        snakemake_config.register_limits(workflow, CAMPAIGN_DAG.limits)
     )
 snakemake_config.store_resource_parameters()
 store_parameters = snakemake_config.store_parameters

@@ -23,7 +23,7 @@ def plan_files():
     if workflow.execution_settings is None:
         return PlanFiles(CAMPAIGN_DAG, executes=False)
     snakemake_config.refuse_executor(workflow)
-    snakemake_config.warn_of_scheduler(workflow.scheduling_settings.scheduler)
+    snakemake_config.warn_about_scheduler(workflow.scheduling_settings.scheduler)
     return PlanFiles(CAMPAIGN_DAG, executes=not workflow.output_settings.dryrun)
 
 

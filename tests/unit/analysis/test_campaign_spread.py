@@ -18,9 +18,9 @@ TRUTH = Truth(lease=0.005, run=0.003)
 
 
 def test_a_day_is_no_change() -> None:
-    assert changed_between_campaigns(TRUTH, 0.02, 4, 200, with_spread=False).wrong > 50
-    assert changed_between_campaigns(TRUTH, 0.02, 4, 200).wrong <= 8
-    assert compared_in_site(TRUTH, 0.02, 4, 4).wrong == 0
+    assert changed_between_campaigns(TRUTH, 0.02, 4, 100, with_spread=False).wrong > 50
+    assert changed_between_campaigns(TRUTH, 0.02, 4, 100).wrong <= 8
+    assert compared_in_site(TRUTH, 0.02, 4, 2).wrong == 0
 
 
 def test_a_change_far_above_the_spread_of_campaigns_is_found() -> None:
@@ -49,8 +49,8 @@ def test_an_unknown_spread_is_said_and_a_known_one_is_named(two: tuple[planted.T
     assert set(unknown.rows["method"]) == {CAMPAIGNS_UNKNOWN}
     assert unknown.means["low"].isna().all()
     said = " ".join(describe_findings(unknown))
-    assert "unknown before 3 earlier ones" in said
-    assert "4 cells not tested: the spread between campaigns is unknown." in said
+    assert "unknown until 3 earlier campaigns" in said
+    assert "4 cells were not tested: the spread between campaigns is unknown." in said
     known = compare(*two, spread=CampaignSpread(0.05**2, 4))
     assert not known.rows["says"].isin(["slower", "faster"]).any()
     assert set(known.rows["method"]) == {BETWEEN_CAMPAIGNS}

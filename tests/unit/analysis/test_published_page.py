@@ -58,7 +58,7 @@ def test_a_figure_says_what_was_published_and_what_is_here(context: dict[str, An
     section = re.search(r'<section id="node-spread".*?</section>', page(context), re.DOTALL)
     text = " ".join(re.sub(r"<[^>]+>", "", section[0]).split(" "))
     said = "Published: four GPUs on two hosts instead of one lose 8.1 % of throughput (TF-ResNet50, A100, 4 devices, 2 hosts, "
-    assert f"{said}2 devices per host, against 1 host); here: loss of throughput 8.1\u202f% [" in text
+    assert f"{said}2 devices per host, against 1 host); measured here: loss of throughput 8.1\u202f% [" in text
     assert "]: agrees, with another program (program resnet50 instead of tf-resnet50) [faster, section 3.1" in text
     assert "FP16" not in text  # the claims of other figures stand beside those
 

@@ -115,7 +115,8 @@ def test_a_spread_is_read_from_words_and_an_error_says_how_to_write_it() -> None
 
 
 def test_more_is_found_for_more_and_the_campaign_as_it_is_stands_beside(tmp_path: Path) -> None:
-    asked = PlanRequest(write_files(tmp_path, {"campaign.protocol.compositions": 1}), tmp_path / "results")
+    changes = {"campaign.protocol.compositions": 1, "campaign.axes.batch": [1], "campaign.axes.precision": ["fp32"]}
+    asked = PlanRequest(write_files(tmp_path, changes), tmp_path / "results")
     plan = read_plan(asked)
     coarse, fine = (compute_sample_sizes(plan, asked, pct, "composition 1 %, run 1 %") for pct in (5.0, 2.0))
     assert coarse.now.detectable_pct == np.inf
@@ -146,6 +147,6 @@ def test_a_table_of_choices_has_each_choice_once_in_ascending_order() -> None:
         Spread(1, 1, 1, ""), 4, now, usual, cheapest, (cheapest, choice(4, 2), choice(6, 2), choice(9, 1))
     )
     shown = [(name, each.compositions, each.runs) for name, each in order_choices(found)]
-    assert shown == [("", 2, 2), ("cheapest", 3, 1), ("", 3, 2), ("as it is", 4, 2), ("", 6, 2)]
+    assert shown == [("", 2, 2), ("cheapest", 3, 1), ("", 3, 2), ("current", 4, 2), ("", 6, 2)]
     same = SampleSizes(Spread(1, 1, 1, ""), 4, now, usual, now, (now,))
-    assert [name for name, each in order_choices(same) if each == now] == ["as it is, cheapest"]
+    assert [name for name, each in order_choices(same) if each == now] == ["current, cheapest"]

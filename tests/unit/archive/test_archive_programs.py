@@ -85,7 +85,7 @@ def test_an_extracted_archive_says_what_the_archive_says(
     campaign = Path("here/small/config/campaign.yaml")
     summary = CliRunner().invoke(main, ["summary", "here/small"])
     assert "16 cells, 32 runs: 26 measured" in summary.output
-    assert "No report yet: campaign report here/small" in summary.output
+    assert "There is no report yet; 'campaign report here/small' makes it" in summary.output
     assert "error: some runs have no record" in summary.output
     run("report", "here/small", "--output", "directory.html")
     assert not Path("here/small/figures").exists(), "reading it changes nothing"

@@ -58,8 +58,8 @@ def there(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("inventory {}", 0, "falcon1/drawer1/slot1"),
         ("logs {}", 0, "crashed: "),
         ("compare {} --versions none none", 1, "two different labels"),
-        ("compare falcon --versions none driver-580", 1, "falcon: is not a source of measurements"),
-        ("compare {} --versions none driver-580", 1, "no runs of it; there are: none"),
+        ("compare falcon --versions none driver-580", 1, "falcon has no measurements"),
+        ("compare {} --versions none driver-580", 1, "has no runs of version driver-580; its versions are none"),
         ("published {}", 1, "error: {}: the campaign has no `references`"),
     ],
 )
@@ -83,17 +83,17 @@ def test_a_summary_names_what_failed_and_its_log(source: str, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("status results", "results: holds the results of small; name one, such as results/small"),
-        ("status config", "config: holds no results of a campaign; name a campaign file"),
-        ("status config/systems/bench.yaml", "is a system file; give a campaign file, which names it under `system`"),
-        ("plan config/workloads/steps.yaml", "is a workload file; give a campaign file, which names it under `axes.workload`"),
+        ("status results", "results: this directory has the results of small; name one, such as results/small"),
+        ("status config", "config: this directory has no results of a campaign; name a campaign file"),
+        ("status config/systems/bench.yaml", "this is a system file; name a campaign file, which refers to it under `system`"),
+        ("plan config/workloads/steps.yaml", "which refers to it under `axes.workload`"),
         ("check config/campaign.yaml", "is a campaign file; give a system file, or a name that 'campaign systems' lists"),
         ("redo small.zip --where batch==1", "an archive is read-only; 'campaign archive extract small.zip'"),
         ("remove small.zip", "an archive is read-only"),
         ("run small.zip", "an archive is read-only"),
         ("plan small.zip --write", "small.zip: an archive is read-only"),
         ("logs results/small --of nothing", "--of nothing: no run with a record matches"),
-        ("remove config", "config: holds neither records nor a plan, so nothing of it is deleted"),
+        ("remove config", "config: this directory has neither records nor a plan, so nothing was deleted"),
         ("release", "give a configuration, or --orphans"),
     ],
 )  # fmt: skip
@@ -142,7 +142,7 @@ def test_results_are_removed_after_a_question_and_not_while_in_use(
     assert run("remove").exit_code == 1  # nobody answers
     lock = acquire_lock(results.measure_lock_file("1x1-local.c1"))
     assert lock is not None
-    assert "results/small: 1x1-local.c1 is being measured now" in run("remove", "--yes").output
+    assert "results/small: lease 1x1-local.c1 is being measured" in run("remove", "--yes").output
     os.close(lock)
     assert run("compose", "1x1-fabric", "config/campaign.yaml").exit_code == 0
     assert "lease small.kept-1x1-fabric" in run("remove", "results/small", "--yes").output

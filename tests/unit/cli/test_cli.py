@@ -128,7 +128,7 @@ def test_plan_says_which_warm_ups_are_lengthened_and_which_cannot_be(run: Run, t
     assert "warm-ups of 20 to 60 steps, until step times show no trend" in words
     assert "warmup_steps_max does not apply to workload 'program'" in words
     (note,) = json.loads(run("plan", both, "--format", "json").output)["notes"]
-    assert "a command workload makes its own warm-up" in note
+    assert "a command workload controls its own warm-up" in note
     assert json.loads(run("plan", both, "--format", "json", "--where", "workload == 'steps'").output)["notes"] == []
 
 
@@ -173,7 +173,10 @@ def test_without_a_campaign_a_project_is_suggested(tmp_path: Path, monkeypatch: 
     for command in ("plan", "status", "run", "report", "inventory"):
         result = CliRunner().invoke(main, [command])
         assert result.exit_code == 1
-        assert "config/campaign.yaml: no such file; name a campaign file, or run 'campaign init'" in result.output
+        assert (
+            "config/campaign.yaml: no such file; name a campaign file, or create a project with one by 'campaign init'"
+            in result.output
+        )
 
 
 def test_a_plan_says_that_torch_is_missing_with_a_command(
@@ -218,7 +221,7 @@ def test_warnings_are_told_beside_a_plan_that_programs_read(run: Run, tmp_path: 
     for command in (["validate"], ["plan", "--format", "json"]):
         result = CliRunner().invoke(main, [*command, str(campaign)])
         assert result.exit_code == 0
-        assert re.fullmatch(r"warning: .*campaign.yaml:\d+: axes.batch: 1 is given twice, .*\n", result.stderr)
+        assert re.fullmatch(r"warning: .*campaign.yaml:\d+: axes.batch: 1 is listed twice but .*\n", result.stderr)
     assert json.loads(result.stdout)["totals"]["cells"] == 8
 
 
@@ -301,7 +304,7 @@ def test_status_is_of_the_label_that_was_asked_for_last(run: Run, campaign: Path
     labelled = campaign_files.write_files(campaign.parent, {"campaign.version": "driver-590"})
     assert "0 of 32 runs have a record" in run("status", str(labelled)).output
     wrong = run("plan", str(campaign), "--version", "a b")
-    assert (wrong.exit_code, "version: 'a b': a label has letters" in wrong.output) == (1, True)
+    assert (wrong.exit_code, "version: 'a b' is not a valid label; use at most 64 letters" in wrong.output) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +329,7 @@ def test_a_practice_cluster_is_found_without_a_variable(tmp_path: Path, monkeypa
     monkeypatch.setenv("SLURM_CONF", "set, so that it is restored")
     monkeypatch.delenv("SLURM_CONF")
     monkeypatch.setattr(practice_cluster, "_SITE_SLURM_CONF", tmp_path / "none")
-    monkeypatch.setattr(practice_cluster, "default_directory", lambda: tmp_path / "cluster")
+    monkeypatch.setattr(practice_cluster, "get_default_directory", lambda: tmp_path / "cluster")
     conf = tmp_path / "cluster" / "etc" / "slurm.conf"
     conf.parent.mkdir(parents=True)
     conf.write_text("")

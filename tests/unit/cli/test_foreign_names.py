@@ -18,7 +18,7 @@ ESCAPING = {"json.dumps", "escape_control_characters", "click.style"}
 OWN = {
     "error: {replace_scratch_path(escape_control_characters(str(problem)))}",
     "warning: {escape_control_characters(message)}",
-    "ended by {interrupted}; {_INTERRUPTION_HINT}",
+    "ended by {interrupted}; {_CLEANUP_HINT}",
 }
 """Texts whose parts are escaped, or constants of this program."""
 

@@ -131,7 +131,7 @@ def test_try_shows_which_lines_looked_near() -> None:
     ("words", "message"),
     [
         (["try", "progam"], "did you mean 'program'?"),
-        (["try", "program", "--precision", "bf16"], "does not support 'bf16'; it does fp32, fp16"),
+        (["try", "program", "--precision", "bf16"], "does not support 'bf16'; it supports fp32, fp16"),
         (["try", "program", "--option", "extr=1"], "has no such option; did you mean 'extra'?"),
         (["try", "program", "--option", "extra"], "write KEY=VALUE"),
         (["try", "program", "--option", "Extra=1"], "use lower-case letters"),
@@ -142,7 +142,7 @@ def test_try_shows_which_lines_looked_near() -> None:
             ["parse", "progam", "config/workloads/steps.yaml"],
             "neither a workload nor a parser; did you mean 'program'?",
         ),
-        (["parse", "steps", "config/workloads/steps.yaml"], "gives its numbers in files of its own"),
+        (["parse", "steps", "config/workloads/steps.yaml"], "writes its numbers to separate files and not to its log"),
     ],
 )
 def test_what_cannot_be_done_is_one_message(words: list[str], message: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from campaign.common.errors import ConfigError
-from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, find_violation
+from campaign.fabrics.banks import CABLING_RULE, MODE_RULES, Bank, find_violation
 from campaign.fabrics.simulated import ChassisOptions, build_banks, find_host_ports, place_devices
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 
@@ -82,8 +82,8 @@ def test_one_host_may_take_both_connections_of_a_drawer() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (chassis(ONE | {"ports": ["H1", "H2"]}), RULES["standard_one_host"]),
-        (chassis(TWO | {"ports": ["H1", "H2", "H3"]}), RULES["standard_two_hosts"]),
+        (chassis(ONE | {"ports": ["H1", "H2"]}), MODE_RULES["standard_one_host"]),
+        (chassis(TWO | {"ports": ["H1", "H2", "H3"]}), MODE_RULES["standard_two_hosts"]),
         (chassis(ADVANCED | {"ports": ["H4"]}, ports={"H1": "host1"}), "H4 is not cabled"),
         (chassis(ports={"H1": "mars"}), "mars"),
         (chassis({"name": "d"}, {"name": "d"}), "is used twice"),
@@ -99,12 +99,12 @@ def test_impossible_cabling_is_refused(options: ChassisOptions, says: str) -> No
     ("drawer", "attached", "rule"),
     [
         (ONE, {1: "host1", 8: "host1"}, None),
-        (ONE, {1: "host2"}, RULES["standard_one_host"]),
+        (ONE, {1: "host2"}, MODE_RULES["standard_one_host"]),
         (TWO, {4: "host1", 5: "host2"}, None),
-        (TWO, {5: "host1"}, RULES["standard_two_hosts"]),
-        (TWO, {4: "host2"}, RULES["standard_two_hosts"]),
+        (TWO, {5: "host1"}, MODE_RULES["standard_two_hosts"]),
+        (TWO, {4: "host2"}, MODE_RULES["standard_two_hosts"]),
         (ADVANCED, {1: "host1", 2: "host2", 3: "host3", 4: "host3"}, None),
-        (ADVANCED, {1: "host1", 2: "host2", 3: "host3", 4: "host4"}, RULES["advanced"]),
+        (ADVANCED, {1: "host1", 2: "host2", 3: "host3", 4: "host4"}, MODE_RULES["advanced"]),
         (ADVANCED, {1: "elsewhere"}, CABLING_RULE),
     ],
 )

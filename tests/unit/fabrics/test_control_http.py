@@ -16,7 +16,7 @@ from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http import client as http_client
 from campaign.fabrics.http import connection as http_connection
 from campaign.fabrics.http.response import Answer, parse_json, parse_retry_after
-from campaign.fabrics.operations import record_operations, timing
+from campaign.fabrics.operations import record_operations, time_operation
 from tests.unit.fabrics.raw_server import OK, RawServer, Talk, client, drips, hangs_up, impatient, reply, says
 
 __all__ = ["impatient"]
@@ -39,10 +39,10 @@ def test_changes_are_timed_but_logins_and_parts_of_other_operations_are_not() ->
         asking = client(server)
         asking.send_change("POST", "/login", {"password": "secret-1"}, secret=True)
         asking.send_change("POST", "/x", {})
-        with timing("attach", "gpu", "box1") as answered:
+        with time_operation("attach", "gpu", "box1") as answered:
             asking.send_change("POST", "/y", {})
             answered.answer = "false"
-        with pytest.raises(FabricError), timing("detach"):
+        with pytest.raises(FabricError), time_operation("detach"):
             raise FabricError("refused")
     assert [(each.operation, each.device, each.box, each.answer) for each in timed] == [
         ("request", "", "", "200"),

@@ -201,14 +201,14 @@ def test_where_nobody_looks_on_the_hosts_nothing_is_said_to_be_seen(plane: Memor
     for looks in (True, False):
         fabric = opened(tmp_path / str(looks), plane, looks=looks)
         lease = acquire_lease(fabric, asked(), tmp_path / str(looks), wait_s=0, poll_s=0)
-        assert bool(fabric.devices_to_verify(lease.composition)) == looks
+        assert bool(fabric.list_devices_to_verify(lease.composition)) == looks
         assert (lease.make_document()["times"]["host_visible_s"] is not None) == looks
         release_lease(fabric, lease, poll_s=0)
 
 
 def test_models_have_the_names_of_the_system_file_and_what_the_fabric_calls_them_is_kept(tmp_path: Path) -> None:
     plane = MemoryPlane(build_rack(["host1"], [("gpu", "NVIDIA A100 80GB", 1), ("gpu", "Weird  GPU", 1)]))
-    model = ControlPlaneOptions(url="http://x", models={"NVIDIA A100 80GB": "a100"}).model
+    model = ControlPlaneOptions(url="http://x", models={"NVIDIA A100 80GB": "a100"}).map_model
     fabric = ControlledFabric(plane, HOSTS, tmp_path / "memory.json", map_model=model)
     told = [(device.model, device.called) for device in fabric.read_inventory().devices]
     assert told == [("a100", "NVIDIA A100 80GB"), ("weird-gpu", "Weird  GPU")]

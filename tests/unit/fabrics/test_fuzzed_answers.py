@@ -115,7 +115,7 @@ def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ControlPlaneS
     """Serves whatever emulator is put into it; its clients do not really wait, though the time of their operations goes by."""
 
     def sleep(client: HttpClient, seconds: float) -> None:
-        if client.remaining_s() <= seconds or client._state.deadline_s is None:
+        if client.compute_remaining_s() <= seconds or client._state.deadline_s is None:
             raise FabricError("not done in time")
         client._state.deadline_s -= seconds
 

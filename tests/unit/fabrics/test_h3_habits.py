@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from campaign.common.errors import FabricError
 from campaign.emulators.catalog import build_connection_options
 from campaign.emulators.control_planes.h3 import EmulatedBoxes, open_emulator
-from campaign.emulators.control_planes.h3.box import ALLOCATION, RESOURCES
+from campaign.emulators.control_planes.h3.box import ALLOCATION_PATH, RESOURCES_PATH
 from campaign.emulators.control_planes.hardware import build_rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, WireFault
 from campaign.fabrics import open_fabric
@@ -125,7 +125,7 @@ def test_no_fault_makes_a_lease_that_is_not_there_or_leaves_one_behind(
     selection = fabric.select_devices(request(), fabric.read_inventory())
     if method == "DELETE":
         fabric.compose(selection)
-    where = ("GET", RESOURCES) if fault.kind == "stale" else (method, ALLOCATION)
+    where = ("GET", RESOURCES_PATH) if fault.kind == "stale" else (method, ALLOCATION_PATH)
     site.server.faults.add_fault(WireFault(fault.kind, *where, 1, 0, fault.status, fault.body))
     try:
         fabric.compose(selection) if method == "POST" else fabric.release("one")
@@ -188,7 +188,7 @@ def test_what_a_box_lists_and_the_host_does_not_see_is_no_lease(falcon: Callable
     site = falcon()
     for device in site.emulator.rack.devices.values():
         device.quirks.add("never_visible")
-    with pytest.raises(FabricError, match="not see"):
+    with pytest.raises(FabricError, match="not visible to the host"):
         acquire_lease(
             site.fabric,
             request(),
@@ -244,7 +244,7 @@ def _without(records: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 def test_a_box_that_demands_a_login_is_told_of_in_words(falcon: Callable[..., Falcon]) -> None:
     site = falcon()
-    site.server.faults.add_fault(WireFault("status", "GET", RESOURCES, -1, status=401, body="Unauthorized\n"))
+    site.server.faults.add_fault(WireFault("status", "GET", RESOURCES_PATH, -1, status=401, body="Unauthorized\n"))
     with pytest.raises(FabricError, match="requires a login"):
         site.fabric.read_inventory()
     assert site.emulator.violations == []
@@ -301,7 +301,7 @@ class Operations(RuleBasedStateMachine):
                 self.deadly = [place + 1]
             else:
                 method = WRITES[(place + self.number) % 2]
-                self.site.server.faults.add_fault(WireFault(kind, method, ALLOCATION, 1, place, 500, ""))  # type: ignore[arg-type]
+                self.site.server.faults.add_fault(WireFault(kind, method, ALLOCATION_PATH, 1, place, 500, ""))  # type: ignore[arg-type]
 
     def honest(self) -> None:
         self.site.server.faults.clear_faults()
@@ -318,7 +318,7 @@ class Operations(RuleBasedStateMachine):
 
         def deadly(client: HttpClient, *args: Any, **named: Any) -> Any:
             answer = change(client, *args, **named)
-            if left and args[1] == ALLOCATION:
+            if left and args[1] == ALLOCATION_PATH:
                 left[0] -= 1
                 if left[0] == 0:
                     left.clear()

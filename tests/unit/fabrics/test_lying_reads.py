@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import random
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -15,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import campaign.fabrics
 from campaign.common.errors import CampaignError, FabricError
 from campaign.emulators.catalog import build_connection_options, list_emulated_kinds, open_emulator
 from campaign.emulators.control_planes.server import HOSTS_PATH, ControlPlaneServer, Emulator, HttpRequest, Reply
@@ -25,6 +28,9 @@ from campaign.fabrics.protocol import Fabric
 from tests.contract.fabric_fixtures import SYSTEMS, System
 
 OURS, OTHERS = "demo.c.1", "other.c.1"
+ADAPTERS = Path(campaign.fabrics.__file__).parent
+FIELDS_PER_ADDRESS = 2
+ABOUT_MEMBERS = ("empty", "short", "doubled", "foreign", "swapped")
 Lie = Callable[[Any], Any]
 IDENTITIES = frozenset(
     [
@@ -149,7 +155,7 @@ def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ControlPlaneS
     """Serves whatever emulator is put into it; its clients do not really wait, though the time of their operations goes by."""
 
     def sleep(client: HttpClient, seconds: float) -> None:
-        if client.remaining_s() <= seconds or client._state.deadline_s is None:
+        if client.compute_remaining_s() <= seconds or client._state.deadline_s is None:
             raise FabricError("not done in time")
         client._state.deadline_s -= seconds
 
@@ -248,15 +254,38 @@ def lies_of(kind: str, server: ControlPlaneServer, directory: Path) -> list[tupl
     return found
 
 
+def draw_lies(lies: list[tuple[str, str, Lie | None]], kind: str, moment: str) -> list[tuple[str, str, Lie | None]]:
+    """Draw a few lies for each address; all with CAMPAIGN_EXPLORE=1. The draw depends on `kind` and `moment` only.
+
+    Every address is lied to about the members of its lists, because adapters decide by them. Other lies rotate over the addresses.
+    Fields that no adapter names come last, because nobody can miss them.
+    """
+    if "CAMPAIGN_EXPLORE" in os.environ:
+        return lies
+    sources = "".join(path.read_text(encoding="utf-8") for path in ADAPTERS.rglob("*.py"))
+    drawn = []
+    for number, address in enumerate(dict.fromkeys(path for path, _, _ in lies)):
+        at_address = [lie for lie in lies if lie[0] == address]
+        random.Random(f"{kind} {moment} {number}").shuffle(at_address)
+        at_address.sort(key=lambda lie: lie[1].startswith("no ") and f'"{lie[1][3:]}"' not in sources)
+        fields = [lie for lie in at_address if lie[1].startswith("no ")]
+        rotating = {lie[1]: lie for lie in at_address if lie not in fields and lie[1] not in ABOUT_MEMBERS}
+        names = [name for name in (*LIES, "stale") if name in rotating]
+        first = (number + (moment == "release")) % len(names)
+        drawn += [lie for lie in at_address if lie[1] in ABOUT_MEMBERS]
+        drawn += [rotating[names[first]], *fields[:FIELDS_PER_ADDRESS]]
+    return drawn
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("lies", ["of a whole answer", "of one field"])
 @pytest.mark.parametrize("moment", ["compose", "release"])
 def test_a_lie_to_a_reader_makes_no_false_lease_and_touches_nothing_of_others(
-    moment: str, lies: str, kind: str, server: ControlPlaneServer, tmp_path: Path
+    moment: str, kind: str, server: ControlPlaneServer, tmp_path: Path
 ) -> None:
     wrong = []
-    for number, (path, name, lie) in enumerate(lies_of(kind, server, tmp_path / "honest")):
-        if (kind, name) in BELIEVED or name.startswith("no ") != (lies == "of one field"):
+    lies = draw_lies(lies_of(kind, server, tmp_path / "honest"), kind, moment)
+    for number, (path, name, lie) in enumerate(lies):
+        if (kind, name) in BELIEVED:
             continue
         words = f"{name}: {path}"
         bench = Bench(kind, server, tmp_path / str(number))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.fabrics.banks import CABLING_RULE, RULES
+from campaign.fabrics.banks import CABLING_RULE, MODE_RULES
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
 from campaign.fabrics.protocol import LeaseRequest, Selection
 from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions
@@ -101,9 +101,14 @@ def test_a_fourth_host_is_served_from_the_other_drawer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hosts", "drawers", "wanted", "rule"),
     [
-        (4, None, {"hosts": 4}, RULES["advanced"]),
-        (2, [{"name": f"d{n}", "mode": "standard_one_host"} for n in (1, 2)], {"hosts": 2}, RULES["standard_one_host"]),
-        (2, [{"name": "d", "mode": "standard_two_hosts"}], {"devices_per_host": 5}, RULES["standard_two_hosts"]),
+        (4, None, {"hosts": 4}, MODE_RULES["advanced"]),
+        (
+            2,
+            [{"name": f"d{n}", "mode": "standard_one_host"} for n in (1, 2)],
+            {"hosts": 2},
+            MODE_RULES["standard_one_host"],
+        ),
+        (2, [{"name": "d", "mode": "standard_two_hosts"}], {"devices_per_host": 5}, MODE_RULES["standard_two_hosts"]),
         (2, [{"name": "d", "ports": ["H1"]}], {"hosts": 2}, CABLING_RULE),
     ],
 )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from campaign.common.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch
-from campaign.fabrics.prefix import RULE
+from campaign.fabrics.prefix import LENDING_RULE
 from campaign.fabrics.protocol import Fabric, LeaseRequest
 from campaign.spec.cell import Configuration
 from campaign.spec.hardware import Composition, Device
@@ -87,7 +87,7 @@ def composed(fabric: Fabric, lease: str, wanted: Configuration, **more: Any) -> 
 
 
 def physical(composition: Composition) -> list[str]:
-    return [device.physical for device in composition.devices]
+    return [device.physical_id for device in composition.devices]
 
 
 def launches(composition: Composition) -> list[Launch | None]:
@@ -157,7 +157,7 @@ def test_no_device_is_used_twice_by_one_lease_and_no_host_borrows_from_itself(tm
     assert fabric.release("one") == ()
     with pytest.raises(Incompatible, match="cannot lend") as caught:
         fabric.select_devices(LeaseRequest("two", "demo", "me", shape("R1", 0, 1, hosts=3)), fabric.read_inventory())
-    assert caught.value.rule == RULE
+    assert caught.value.rule == LENDING_RULE
     with pytest.raises(NoMatch):
         fabric.select_devices(LeaseRequest("two", "demo", "me", shape("R9", 0, 9)), fabric.read_inventory())
 
@@ -211,7 +211,7 @@ REFUSED: list[tuple[Any, Callable[[Path], Fabric]]] = [
     ("set `prefix` or `environment`", lambda at: opened(at, {"device": "a"}, hosts=(host("h", a=1),))),
     ("not a valid fraction", lambda at: opened(at, {"device": "a", "fraction": "8/7", **VISIBLE}, hosts=(host("h", a=1),))),
     ("not a valid fraction", lambda at: opened(at, {"device": "a", "fraction": "1/0", **VISIBLE}, hosts=(host("h", a=1),))),
-    ("'{gpus}' is not known; there are: devices", lambda at: opened(at, {"device": "a", "prefix": ["x", "{gpus}"]})),
+    ("'{gpus}' is not a known name; there are: devices", lambda at: opened(at, {"device": "a", "prefix": ["x", "{gpus}"]})),
     ("Single '}'", lambda at: opened(at, {"device": "a", "prefix": ["}"]})),
     ("only plain names", lambda at: opened(at, {"device": "a", "prefix": ["{ids!r}"]})),
     ("set memory_mib", lambda at: opened(at, {"device": "a", "prefix": ["x", "{memory_mib}"]})),
@@ -260,7 +260,7 @@ def test_a_process_is_given_what_its_devices_need() -> None:
 
 @pytest.mark.parametrize("other", [None, launch(prefix=("other",)), launch(fraction="1/2"), launch(environment={})])
 def test_one_process_cannot_use_devices_in_two_ways(other: Launch | None) -> None:
-    with pytest.raises(ValueError, match="different ways"):
+    with pytest.raises(ValueError, match="different command prefixes"):
         build_device_environment([launch(), other], "host1")
 
 

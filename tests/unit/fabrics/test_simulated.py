@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from campaign.fabrics.banks import RULES
+from campaign.fabrics.banks import MODE_RULES
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown
 from campaign.fabrics.protocol import HostSelection, LeaseRequest, Selection
 from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions, make_host_id
@@ -158,7 +158,7 @@ def test_latencies_are_slept_per_operation_and_per_device(tmp_path: Path, monkey
 def test_one_transaction_at_a_time(tmp_path: Path) -> None:
     fabric, other = simulated(tmp_path), simulated(tmp_path)
     compose(fabric)
-    with StateFile(tmp_path / "simulated.json").transaction("theirs"):
+    with StateFile(tmp_path / "simulated.json").lock_transaction("theirs"):
         with pytest.raises(Busy, match="theirs") as caught:
             compose(other, "two")
         with pytest.raises(Busy, match="theirs"):
@@ -173,7 +173,7 @@ def test_the_fabric_refuses_a_selection_against_its_rules(tmp_path: Path) -> Non
     spread = tuple(HostSelection(f"host{n}", fabric=(f"falcon1/drawer1/slot{n}",)) for n in range(1, 5))
     with pytest.raises(Incompatible) as caught:
         fabric.compose(Selection(request(), spread))
-    assert RULES["advanced"] in caught.value.rule
+    assert MODE_RULES["advanced"] in caught.value.rule
     assert not fabric.list_lease_tags()
 
 

@@ -11,7 +11,7 @@ from campaign.common.errors import ConfigError
 from campaign.fabrics.errors import Incompatible
 from campaign.fabrics.protocol import LeaseRequest
 from campaign.fabrics.registry import NoOptions
-from campaign.fabrics.static import RULE, open_fabric
+from campaign.fabrics.static import BUILT_IN_DEVICES_RULE, open_fabric
 from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
 
@@ -39,7 +39,7 @@ def test_only_local_is_possible(tmp_path: Path, changes: dict[str, Any], says: s
     fabric = open_fabric(NoOptions(), [HOST], [], tmp_path)
     with pytest.raises(Incompatible, match=says) as caught:
         fabric.select_devices(LeaseRequest("one", "demo", "me", configuration(**changes)), fabric.read_inventory())
-    assert caught.value.rule == RULE
+    assert caught.value.rule == BUILT_IN_DEVICES_RULE
 
 
 def test_a_pool_is_refused(tmp_path: Path) -> None:

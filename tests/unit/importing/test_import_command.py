@@ -194,15 +194,15 @@ def test_every_file_that_is_not_read_is_listed_with_the_reason() -> None:
     document = told()
     assert document["logs"]["unread"] == 10
     for log, words in {
-        "notes.txt": "no pattern of the map fits",
-        "9x9/resnet50-b8-amp-r1.log": "no configuration '9x9' in the map",
-        "1x4/alexnet-b8-amp-r1.log": "no workload 'alexnet' in the map",
+        "notes.txt": "no pattern in the map matches",
+        "9x9/resnet50-b8-amp-r1.log": "the map has no configuration '9x9'",
+        "1x4/alexnet-b8-amp-r1.log": "the map has no workload 'alexnet'",
         "1x4/resnet50-b8-half-r1.log": "'half' is not a precision",
-        "1x4/resnet50-b8-amp-r0.log": "repetitions count from 1",
+        "1x4/resnet50-b8-amp-r0.log": "repetition 0 is not between 1 and 999999",
         "1x4/resnet50-b8-amp-r1.log": "is empty",
         "1x4/resnet50-b8-amp-r2.log": "is not a text file",
         "1x4/resnet50-b8-amp-r5.log": "is not a text file",
-        "1x4/resnet50-b8-amp-r3.log": "the time 'yesterday' is not written as iso",
+        "1x4/resnet50-b8-amp-r3.log": "the time 'yesterday' does not have the form 'iso'",
         "1x4/resnet50-b8-amp-r4.log": "host, network or scheduler failed",
     }.items():
         assert words in why(document, log)
@@ -210,7 +210,7 @@ def test_every_file_that_is_not_read_is_listed_with_the_reason() -> None:
     cells = tables().cells.set_index("batch")
     assert cells.loc[8, "state"] == "missing"
     assert "no log of this run was imported" in str(cells.loc[8, "missing_reasons"])
-    assert any("10 files beside the logs could not be read" in note for note in tables().context["notes"])
+    assert any("10 further files could not be imported" in note for note in tables().context["notes"])
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_the_log_itself_can_say_what_it_is_of() -> None:
     assert (one.source is not None and one.source.timed) is False
     assert one.started == one.ended
     assert "no configuration in the map has hosts 3, devices_per_host 2" in why(document, "a/2.txt")
-    assert "hosts fc1: configuration '2x2' has 2" in why(document, "a/3.txt")
+    assert "has the hosts fc1, but configuration '2x2' has 2 hosts" in why(document, "a/3.txt")
     assert why(document, "a/4.txt") == "a global batch of 250 is not a multiple of 4 ranks"
     # What nothing says is absent, not zero.
     runs = tables().runs
@@ -269,7 +269,7 @@ def test_the_log_itself_can_say_what_it_is_of() -> None:
 def test_a_log_that_contradicts_its_path_is_not_imported() -> None:
     write_map(Path("map.yaml"), logs=[{**MAP["logs"][0], "read": {"batch": r"(\d+) per device"}}])
     put(Path("logs"), "1x4/resnet50-b8-amp-r1.log", four_ranks(900, batch=16))
-    assert why(told(), "1x4/resnet50-b8-amp-r1.log") == "batch is 8 by its path, and 16 by the log"
+    assert why(told(), "1x4/resnet50-b8-amp-r1.log") == "batch is 8 in its path, but 16 in the log"
 
 
 def test_options_in_a_path_are_axes() -> None:
@@ -353,7 +353,7 @@ def test_what_was_measured_is_not_mixed_with_what_was_imported() -> None:
     path = next(Path("results/old/records").glob("*/*.json"))
     document = json.loads(path.read_text())
     path.write_text(json.dumps({**document, "source": None}))
-    assert "holds records that were measured" in refused()
+    assert "contains measured records" in refused()
 
 
 def test_nothing_of_an_imported_campaign_is_measured() -> None:
@@ -367,16 +367,16 @@ def test_nothing_of_an_imported_campaign_is_measured() -> None:
     [
         ({"protocol": {"warmup_steps": 1}}, ["protocol.measured_steps", "this key is missing"]),
         ({"logs": [{"path": "{configuration}/{workloda}.log"}]}, ["'{workloda}' is not a name", "'workload'"]),
-        ({"logs": [{"path": "../{configuration}.log"}]}, ["stays in it"]),
+        ({"logs": [{"path": "../{configuration}.log"}]}, ["must not leave it"]),
         ({"logs": [{"path": "*.log", "read": {"batch": "x"}}]}, ["has 0 groups"]),
-        ({"logs": [{"path": "*.log", "values": {"bach": 1}}]}, ["'bach' can be said of no log", "'batch'"]),
-        ({"workloads": {"bert-nano": {}}}, ["gives its numbers in files of its own"]),
+        ({"logs": [{"path": "*.log", "values": {"bach": 1}}]}, ["'bach' is not a property of a log", "'batch'"]),
+        ({"workloads": {"bert-nano": {}}}, ["writes its results to other files than its log"]),
         ({"workloads": {"nothing-such": {}}}, ["no workload 'nothing-such'"]),
-        ({"workloads": {"x": {"description": "y"}}}, ["give a 'parser' or 'parsers'"]),
+        ({"workloads": {"x": {"description": "y"}}}, ["add 'parser' or 'parsers'"]),
         ({"configurations": [{"device": "v100"}]}, ["has no device 'v100'", "a100"]),
         ({"colour": "red"}, ["colour: unknown key"]),
-        ({"ignore": ["**/*.log"]}, ["no log of a run was found", "there are no files"]),
-        ({"logs": [{"path": "*.log", "times": {"timezone": "Mars"}}]}, ["'Mars' is no time zone"]),
+        ({"ignore": ["**/*.log"]}, ["matches no log of a run", "there are no files"]),
+        ({"logs": [{"path": "*.log", "times": {"timezone": "Mars"}}]}, ["'Mars' is not a time zone"]),
     ],
 )
 def test_a_wrong_map_is_told_where_and_why(changes: dict[str, Any], words: list[str]) -> None:
@@ -498,7 +498,7 @@ def test_more_leases_of_a_configuration_than_there_are_numbers_for_are_listed() 
         put(Path("logs"), f"1x4/j{lease}/resnet50-b64-amp-r1.log", timed(OOM, lease % 60) + f"{lease}")
     document = told()
     assert document["logs"] == {"new": 999, "present": 0, "unread": 3}
-    assert "'1x4' has 999 leases already; import the logs of others" in why(
+    assert "'1x4' has 999 leases already; import the logs of further leases" in why(
         document, "1x4/j1002/resnet50-b64-amp-r1.log"
     )
     assert told()["logs"] == {"new": 0, "present": 999, "unread": 3}

@@ -101,7 +101,7 @@ def test_rates_and_latencies_are_those_of_a_service(own: bool) -> None:
 
 def test_a_rate_at_which_requests_were_sent_has_no_efficiency() -> None:
     assert imported(OWN, metric={"name": "throughput_per_s"}).exit_code == 0
-    assert "sent at given rates" in load_figure("scaling").draw(build_figure_data(tables())).empty_reason
+    assert "sent at fixed rates" in load_figure("scaling").draw(build_figure_data(tables())).empty_reason
 
 
 def test_several_results_in_one_file_are_runs_where_the_map_says_so() -> None:
@@ -119,7 +119,7 @@ def test_several_results_in_one_file_are_runs_where_the_map_says_so() -> None:
 @pytest.mark.parametrize(
     ("workload", "name", "words"),
     [
-        ({}, "bert-nano", "gives its numbers in files of its own"),
+        ({}, "bert-nano", "writes its results to other files than its log"),
         ({"command": ["serve"]}, "llm", "no other key is allowed"),
     ],
 )

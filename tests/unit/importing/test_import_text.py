@@ -64,7 +64,8 @@ def test_a_span_is_known_where_both_ends_are(said: LogFacts, expected: tuple[flo
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("at noon\n", "'noon' is not written as iso"), ("took long\n", "'long', which is no number")]
+    ("text", "words"),
+    [("at noon\n", "'noon' does not have the form 'iso'"), ("took long\n", "'long', which is not a number")],
 )
 def test_a_time_that_cannot_be_read_is_told(text: str, words: str) -> None:
     (problem,) = found(text, start="^at (.*)", duration_s="^took (.*)").problems

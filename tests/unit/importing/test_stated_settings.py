@@ -51,7 +51,7 @@ def test_an_offered_rate_that_the_label_contradicts_is_not_imported(parser: str)
     put(Path("logs"), "rate30.log", serving(10))
     put(Path("logs"), "rate20.log", serving(20))
     found = import_logs({"parser": parser, "options": {"rate_per_s": 1}}, {}, "rate{rate_per_s}.log")
-    assert "rate_per_s is 30 by its label, and the log states a request rate of 10" in found
+    assert "rate_per_s is 30 according to its label, but the log states a request rate of 10" in found
     assert "rate20.log" not in found
     assert [record.cell.options["rate_per_s"] for record in RecordStore(Path("results/old"))] == [20]
 
@@ -60,7 +60,8 @@ def test_a_default_is_held_against_the_log_too() -> None:
     put(Path("logs"), "a.log", serving(10))
     found = import_logs({"parser": "vllm", "options": {"request_rate": 30}}, {})
     assert (
-        "request_rate is 30 by the default of its workload's options, and the log states a request rate of 10" in found
+        "request_rate is 30 according to the default of its workload's options, but the log states a request rate of 10"
+        in found
     )
 
 
@@ -171,8 +172,8 @@ def test_a_label_that_the_log_contradicts_is_not_imported(
     put(Path("logs"), "a.log", text)
     options = {} if label in axes else {"options": {label: right}}
     found = import_logs({"parser": parser, **options}, {**values, label: wrong})
-    assert f"{label} is {wrong} by its label, and the log states a" in found or label == "configuration"
-    assert "and the log states a" in found
+    assert f"{label} is {wrong} according to its label, but the log states a" in found or label == "configuration"
+    assert "but the log states a" in found
     assert import_logs({"parser": parser, **options}, {**values, label: right}) == ""
 
 

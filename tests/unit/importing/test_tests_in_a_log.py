@@ -67,7 +67,7 @@ def test_runs_in_one_log_are_refused_with_a_list_and_are_records_where_the_map_s
     put(Path("logs"), "x-all.log", mlperf_runs(took))
     told = imported({"parser": "mlperf"})
     assert "the log has 10 tests (1: throughput_per_s 4170, 2: " in told
-    assert "'tests' of its pattern" in told
+    assert "with 'tests'" in told
     found = imported({"parser": "mlperf"}, tests="repetitions")
     assert found["logs"] == {"new": 10, "present": 0, "unread": 0}
     made = records()
@@ -125,9 +125,9 @@ def test_each_test_may_be_the_value_of_an_option() -> None:
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [
-        ({"tests": "kind"}, "'kind' can be said of no log"),
+        ({"tests": "kind"}, "'kind' is not a property of a log"),
         ({"tests": "program", "path": "{workload}-{repetition}.log"}, "test 1 of 2 has no name"),
-        ({"tests": "repetitions", "path": "{workload}-{repetition}.log"}, "write * for {repetition}"),
+        ({"tests": "repetitions", "path": "{workload}-{repetition}.log"}, "write * instead of {repetition}"),
     ],
 )
 def test_what_cannot_be_is_told(pattern: dict[str, Any], words: str) -> None:

@@ -16,7 +16,7 @@ from campaign.plan.dag import read_plan
 from campaign.plan.matrix import expand_matrix
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
-from campaign.report.context_schema import AnalysisSaid
+from campaign.report.context_schema import AnalysisVersion
 from campaign.report.page import describe_analysis_versions, render_report_page
 from tests import campaign_files
 
@@ -42,7 +42,7 @@ def record(results: Results) -> None:
 
 def sentences(results: Results, campaign: Campaign) -> list[str]:
     found = analysis.describe_versions(analysis.read_versions(results.analysis_file), campaign)
-    return describe_analysis_versions([AnalysisSaid.model_validate(each) for each in found])
+    return describe_analysis_versions([AnalysisVersion.model_validate(each) for each in found])
 
 
 def test_a_change_before_the_first_run_replaces_and_a_later_one_is_told(tmp_path: Path, results: Results) -> None:
@@ -53,19 +53,20 @@ def test_a_change_before_the_first_run_replaces_and_a_later_one_is_told(tmp_path
         analysis.current_version(first).hash
     ]
     told = sentences(results, first)
-    assert "written before the first run" in told[0]
-    assert told[1:] == ["Unchanged since."]
+    assert "recorded before the first run" in told[0]
+    assert told[1:] == ["Nothing has changed since."]
     record(results)
     analysis.record_analysis(results, first)
     assert sentences(results, first) == told
     later = changed(
         tmp_path / "c", axes__batch=[1], exclude=[{"when": "batch == 2", "why": "slow"}], protocol__repetitions=4
     )
-    assert "since the last plan, in exclude, protocol.repetitions" in sentences(results, later)[1]
+    assert "exclude, protocol.repetitions changed since the last plan" in sentences(results, later)[1]
     analysis.record_analysis(results, later)
     told = sentences(results, later)
     assert len(told) == 2
-    assert "with 1 run measured, in exclude, protocol.repetitions" in told[1]
+    assert "exclude, protocol.repetitions changed on" in told[1]
+    assert "with 1 run measured" in told[1]
     assert len(sentences(results, first)) == 3, "the way back is a change as well"
 
 
@@ -83,7 +84,7 @@ def test_what_was_first_written_after_runs_says_so(tmp_path: Path, results: Resu
     campaign = changed(tmp_path / "a")
     assert sentences(results, campaign) == []
     analysis.record_analysis(results, campaign)
-    assert "written after 1 run," in sentences(results, campaign)[0]
+    assert "recorded after 1 run," in sentences(results, campaign)[0]
 
 
 @pytest.mark.parametrize(
@@ -126,9 +127,9 @@ def test_the_plan_writes_it_and_the_page_shows_it(tmp_path: Path) -> None:
     assert [each["hash"] for each in tables.context["campaign"]["analysis"]] == [only.hash]
     page = render_report_page(tables.runs, tables.cells, tables.leases, tables.context, {})
     provenance = page.partition('id="provenance"')[2]
-    assert f"<dt>Analysis</dt><dd>Hash {only.hash} of figures" in provenance
-    assert "Unchanged since." in provenance
-    assert "The <a" not in page
+    assert "<dt>Analysis</dt><dd>Figures, claims" in provenance
+    assert f"(hash {only.hash}). Nothing has changed since." in provenance
+    assert "Change of the <a" not in page
 
     # The campaign is changed once something is measured: the first screen says so, and provenance.
     record(results)
@@ -139,6 +140,8 @@ def test_the_plan_writes_it_and_the_page_shows_it(tmp_path: Path) -> None:
     (results.records / "00" / "0.1.json").unlink()  # it is none
     tables = build_tables(read_campaign_results(later.campaign, results.directory))
     page = render_report_page(tables.runs, tables.cells, tables.leases, tables.context, {})
-    told = "with 1 run measured, in claims.falcon, exclude, report.hide (hash "
+    told = "with 1 run measured (hash "
     for part in ('class="basis"', 'id="provenance"'):
-        assert told in page.partition(part)[2].partition("</details>")[0]
+        section = page.partition(part)[2].partition("</details>")[0]
+        assert told in section
+        assert "claims.falcon, exclude, report.hide changed on" in section

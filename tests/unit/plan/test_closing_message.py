@@ -24,7 +24,7 @@ def test_causes_are_grouped_and_those_of_earlier_invocations_are_left_out(tmp_pa
     put_manifest(results, "2x1.c1", 4, "HTTP 400", time_s=900.0)
     put_manifest(results, "2x2.c1", 0, "")
     assert list(list_causes(results, ["lab"], "now", 950.0)) == [
-        "9 planned runs without a record; the same command measures them. Why:",
+        "planned runs without a record: 9; run the same command again to measure them. Reasons:",
         "  1x0.c1, 1x1.c1, 1x2.c1 and 1 more: HTTP 500",
         "  1x8.c1: no host fits",
     ]
@@ -34,6 +34,6 @@ def test_what_stops_all_leases_of_a_system_is_named_with_it(tmp_path: Path) -> N
     results = Results(tmp_path, "c")
     write_json(results.site_check_file("lab"), {"invocation": "now", "stops": ["answer: HTTP 400"]})
     write_json(results.site_check_file("hall"), {"invocation": "earlier", "stops": ["answer: HTTP 500"]})
-    expected = ["error: system lab: no lease can work: answer: HTTP 400"]
+    expected = ["error: system lab: no lease can be measured: answer: HTTP 400"]
     assert list(list_causes(results, ["lab", "hall"], "now", 0.0)) == expected
     assert not list(list_causes(results, ["hall"], "now", 0.0))

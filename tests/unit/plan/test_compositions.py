@@ -17,7 +17,7 @@ from campaign.plan.matrix import expand_matrix
 from campaign.plan.missing_runs import RecordedRuns
 from campaign.plan.plan import Plan, build_plan
 from campaign.plan.write import build_plan_document
-from campaign.spec.run_numbers import composition_of, list_run_numbers
+from campaign.spec.run_numbers import get_composition_number, list_run_numbers
 from tests.campaign_files import load
 
 K, N = "campaign.protocol.compositions", "campaign.protocol.repetitions"
@@ -42,10 +42,10 @@ def test_every_composition_is_a_lease_with_its_own_runs(tmp_path: Path) -> None:
     assert (plan.cell_count, plan.runs) == (16, 80)
     for document in build_lease_plans(plan):
         count = {1: 2, 2: 2, 3: 1}[document.composition]
-        for cell, work in zip(document.cells, document.work, strict=True):
+        for cell, work in zip(document.cells, document.work_cells, strict=True):
             assert cell.runs == list_run_numbers(work.settings)
             assert len(cell.runs) == count
-            assert {composition_of(run) for run in cell.runs} == {document.composition}
+            assert {get_composition_number(run) for run in cell.runs} == {document.composition}
     said = build_plan_document(plan)
     assert (said["totals"]["cells"], said["totals"]["cells_without_record"], said["totals"]["runs"]) == (16, 16, 80)
     assert said["axes"]["batch"]["1"] == {"cells": 8, "runs": 40}

@@ -24,7 +24,7 @@ from campaign.plan.request import PlanRequest
 from campaign.plan.write import build_plan_document, format_plan_rows, write_plan
 from campaign.run.redo import find_matching_runs
 from campaign.spec.record import RecordedCell, RecordStore
-from campaign.spec.run_numbers import composition_of, list_run_numbers, number_in_composition
+from campaign.spec.run_numbers import get_composition_number, get_number_in_composition, list_run_numbers
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill
 
@@ -69,7 +69,7 @@ def test_every_lease_has_the_reference_under_keys_of_its_own(tmp_path: Path, lea
     assert set(collect_references(plan.campaign, expand_matrix(plan.campaign).cells)) == {name for name, _ in runs}
     for lease in plan.leases:
         *_, cell = lease.cells
-        assert {composition_of(run) for run in list_run_numbers(cell.settings)} == {lease.composition}
+        assert {get_composition_number(run) for run in list_run_numbers(cell.settings)} == {lease.composition}
 
 
 def test_plans_count_its_runs_and_not_its_cell(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_its_runs_are_spread_over_a_lease_from_the_first_to_the_last(
 ) -> None:
     plan = planned(load(tmp_path, {"campaign.protocol.reference": {"workload": "steps", "repetitions": count}}))
     for document in build_lease_plans(plan):
-        todo = order_runs(list_missing_runs(document.work, ()), plan.campaign.protocol, document.lease)
+        todo = order_runs(list_missing_runs(document.work_cells, ()), plan.campaign.protocol, document.lease)
         at = [place for place, (cell, _) in enumerate(todo) if cell.reference]
         assert at == [place % len(todo) for place in places]
-        assert [number_in_composition(run) for cell, run in todo if cell.reference] == list(range(1, count + 1))
+        assert [get_number_in_composition(run) for cell, run in todo if cell.reference] == list(range(1, count + 1))
         others = [run for run in todo if not run[0].reference]
         assert others == order_runs(others, plan.campaign.protocol, document.lease)
         left = order_runs(todo[3:], plan.campaign.protocol, document.lease)
@@ -136,7 +136,7 @@ def filled(campaign: Campaign, results: Path) -> RecordStore:
     one = next(iter(store))
     for cell in collect_references(campaign, expand_matrix(campaign).cells).values():
         for run in list_run_numbers(cell.settings):
-            suffix = f".c{composition_of(run)}"
+            suffix = f".c{get_composition_number(run)}"
             changes = {
                 "cell_id": cell.id,
                 "repetition": run,
@@ -186,7 +186,7 @@ def test_redo_measures_it_again_where_nothing_else_stays(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("reference", "problem"),
     [
-        ({"workload": "step"}, "'step' is no workload of this campaign; did you mean 'steps'?"),
+        ({"workload": "step"}, "'step' is not a workload of this campaign; did you mean 'steps'?"),
         ({"workload": "steps", "precision": "fp16"}, "workload 'steps' does not support 'fp16'; supported: fp32, bf16"),
         ({"workload": "steps", "options": {"sise": 1}}, "workload 'steps' has no such option; did you mean 'size'?"),
     ],

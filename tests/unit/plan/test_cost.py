@@ -68,11 +68,11 @@ def test_a_run_takes_the_median_of_what_is_most_like_it() -> None:
         ran("a", 1.0, 2.0, 9.0), ran("b", 4.0), ran("c", 8.0, 8.0, configuration=WIDE), priors={"w": 50.0, "v": 60.0}
     )
     assert known.estimate_run_s(cell("a")) == (2.0, "earlier runs of these cells")
-    assert known.estimate_run_s(cell("new")) == (3.0, "earlier runs of the workload on as many devices")
+    assert known.estimate_run_s(cell("new")) == (3.0, "earlier runs of the workload on the same number of devices")
     one = replace(LOCAL, name="1x1", devices_per_host=1, local_devices_per_host=1, devices_used=1)
     assert known.estimate_run_s(cell("new", one)) == (6.0, "earlier runs of the workload")
-    assert known.estimate_run_s(cell("new", replace(LOCAL, device="other"))) == (50.0, "the workload's file")
-    assert known.estimate_run_s(cell("new", workload="v")) == (60.0, "the workload's file")
+    assert known.estimate_run_s(cell("new", replace(LOCAL, device="other"))) == (50.0, "the workload file")
+    assert known.estimate_run_s(cell("new", workload="v")) == (60.0, "the workload file")
     assert known.estimate_run_s(cell("new", workload="u")) == (None, "no run of u yet")
     assert known.estimate_run_s(cell("a", limit_s=1)) == (1.0, "earlier runs of these cells"), (
         "no run outlasts its limit"

@@ -36,9 +36,9 @@ def test_what_no_longer_fits_is_left_out_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hosts", "words"),
     [
-        ("host3", "no host host3; there are: host1, host2"),
+        ("host3", "there is no host host3; the hosts are: host1, host2"),
         ("host[2-1]", "a range must be ascending"),
-        ("host[1-2]", "leaves no host of bench"),
+        ("host[1-2]", "no host of system bench would remain"),
     ],
 )
 def test_hosts_that_cannot_be_left_out_are_named(hosts: str, words: str, tmp_path: Path) -> None:

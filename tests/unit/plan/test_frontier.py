@@ -204,17 +204,17 @@ def test_the_figure_shows_the_frontier_and_tells_a_contradiction() -> None:
     assert drawing.svg
     assert [row[1:5] for row in drawing.rows] == [("2", "4", "device", "8, 16"), ("4", "8", "device", "16")]
     assert records[2].cell_id in drawing.rows[0][5]
-    assert any("3 cells with larger batches not run" in finding for finding in drawing.findings)
-    assert drawing.findings[0] == "Memory runs out at batch 4 (fp32), and as late as at batch 8 (fp16)."
+    assert any("3 cells were not run, because a smaller batch" in finding for finding in drawing.findings)
+    assert drawing.findings[0] == "Memory runs out earliest at batch 4 (fp32) and latest at batch 8 (fp16)."
     assert not any("Contradiction" in finding for finding in drawing.findings)
 
     records[4] = ran(plan[4].cell, "ok")
     drawing = memory_frontier.draw(data(plan, records))
-    assert "Contradiction, fp32: batch 4 ran out of memory, batch 16 ran." in drawing.findings
+    assert "Contradiction in fp32: batch 4 ran out of memory, but batch 16 ran." in drawing.findings
 
     records[7] = ran(plan[7].cell, "oom_device")
     drawing = memory_frontier.draw(data(plan, records))
-    assert drawing.findings[0] == "Memory runs out at batch 4 in each of the 2 cases in which it does."
+    assert drawing.findings[0] == "Memory runs out at batch 4 in all 2 cases."
 
 
 def test_alike_cells_run_from_small_to_large_in_the_first_block_alone(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_a_least_time_makes_other_cells_and_none_leaves_them(tmp_path: Path) -> 
 
 def test_a_longest_warm_up_that_is_too_short_to_see_a_trend_is_refused(tmp_path: Path) -> None:
     protocol = {"campaign.protocol.warmup_steps": 9, "campaign.protocol.warmup_steps_max": 44}
-    with pytest.raises(ConfigError, match=r"warmup_steps_max is 44; .* after 45 at the earliest"):
+    with pytest.raises(ConfigError, match=r"warmup_steps_max is 44, but .* after 45 steps"):
         expand_matrix(load(tmp_path, protocol))
 
 
@@ -314,7 +314,7 @@ def test_product_has_every_combination_once(axes: dict[str, list[int]], data: st
     [
         ([["a", "z"]], "'z' is not an axis here"),
         ([["a", "b"]], "must have the same length, but a has 2, b has 3"),
-        ([["a", "c"], ["c", "d"]], "'c' is in two zips"),
+        ([["a", "c"], ["c", "d"]], "'c' appears in two zips"),
     ],
 )
 def test_zip_that_cannot_be(zips: list[list[str]], message: str) -> None:

@@ -31,7 +31,7 @@ from campaign.plan.past_costs import (
 )
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
-from campaign.report.context_schema import ForecastSaid
+from campaign.report.context_schema import ForecastOutcome
 from campaign.spec.cell import Configuration
 from campaign.spec.earlier_spread import EarlierSpread, read_spreads
 from tests.campaign_files import load, write_files
@@ -205,9 +205,9 @@ def test_costs_are_gathered_below_the_root_and_from_what_is_named(tmp_path: Path
 def test_a_place_without_runs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "torn.zip").write_bytes(b"PK")
-    with pytest.raises(ConfigError, match="empty: holds no runs to learn from; give an archive"):
+    with pytest.raises(ConfigError, match="empty: there are no runs to learn from; name an archive"):
         read_costs(Results(tmp_path / "new", "new"), [tmp_path / "empty"])
-    with pytest.raises(ConfigError, match=r"torn\.zip: is no archive that can be read"):
+    with pytest.raises(ConfigError, match=r"torn\.zip: this archive cannot be read"):
         read_costs(Results(tmp_path / "new", "new"), [tmp_path / "torn.zip"])
 
 
@@ -249,7 +249,7 @@ def test_a_manifest_tells_forecast_and_actual(tmp_path: Path) -> None:
         (results.manifests / name / "x.1.json").write_text(json.dumps(document))
     (row,) = read_measured_forecasts(results.directory)
     assert (row["lease"], row["expected_s"], row["actual_s"], row["runs"]) == ("a", 50.0, 55.0, 4)
-    assert ForecastSaid.model_validate({**row, "parts": []}).actual_s == 55.0
+    assert ForecastOutcome.model_validate({**row, "parts": []}).actual_s == 55.0
     (costs,) = read_costs(results)
     assert costs.leases[0].off == 1.1
 

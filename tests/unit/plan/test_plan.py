@@ -113,7 +113,7 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
     assert begun.runs == 3 + 10 + 5 + 5
     assert begun.missing == 0 + 7 + 2 + 5
     assert begun.min_missing_runs == 0 + 1 + 1 + 4
-    assert begun.basis.endswith("3 repetitions a cell, as so far")
+    assert begun.basis.endswith("3 repetitions per cell, as measured so far")
     assert begun.expected_s == 10 * (1 + 1 + 4)
     # A stop says nothing once one of its runs is to be measured again.
     assert lease(measured - {(small[0].id, 2)}, ends).missing == begun.missing + 8
@@ -124,7 +124,7 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
 def test_the_most_repetitions_are_no_fewer_than_the_least(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"repetitions_min: 3 are more than the most repetitions \(2\); lower repetitions_min, or raise",
+        match=r"repetitions_min is 3, but repetitions is only 2; lower repetitions_min, or raise",
     ):
         plan_of(tmp_path, {"campaign.protocol.target_half_width_pct": 2.0})
 
@@ -154,7 +154,7 @@ def test_costs_rest_on_what_is_known(tmp_path: Path) -> None:
     assert leases["1x1-local.c1"].expected_s == 8 * 2.0 + 7 * 0.5 + 7.0 + 1.0 + 0.25
     assert leases["1x1-local.c1"].basis == "earlier runs of these cells"
     assert leases["1x2-fabric.c1"].expected.parts["runs"] == 8 * 4.0 + 7 * 0.5
-    assert leases["1x2-fabric.c1"].basis == "earlier runs of the workload on as many devices"
+    assert leases["1x2-fabric.c1"].basis == "earlier runs of the workload on the same number of devices"
     assert leases["1x2-fabric.c1"].expected_s is None, "nothing is known of composing"
     plan = plan_of(tmp_path, costs=knowing(costs_of(cells, lambda _: 2.0, lambda _: 7.0)))
     totals = build_plan_document(plan)["totals"]
@@ -169,7 +169,7 @@ def test_without_history_costs_are_unknown(tmp_path: Path) -> None:
     assert {lease.expected_s for lease in plan.leases} == {None}
     assert (plan.device_hours, plan.wall_s, plan.estimate_interval(plan.wall_s)) == (None, None, (None, None))
     assert (dict(plan.unknown.runs), plan.unknown.leases) == ({("steps", "cpu-rank"): 32}, 2)
-    assert plan.leases[0].describe(1).endswith(", 8 runs, for an unknown time")
+    assert plan.leases[0].describe(1).endswith(", 8 runs, unknown duration")
     document = json.loads(json.dumps(build_plan_document(plan)))
     jsonschema.Draft202012Validator(build_schema("plan")).validate(document)
     assert (document["totals"]["device_hours"], document["totals"]["runs_unknown"]) == (None, 32)
@@ -182,7 +182,7 @@ def test_a_workload_file_says_what_a_run_takes_while_nothing_else_does(tmp_path:
     changes: dict[str, Any] = {"workloads.steps.run_s": 10.0, "campaign.configurations": [{"devices_per_host": 1}]}
     path = write_files(tmp_path, changes)
     (lease,) = read_plan(PlanRequest(path, tmp_path / "results")).leases
-    assert (lease.expected_s, lease.basis) == (8 * 10.0, "the workload's file")
+    assert (lease.expected_s, lease.basis) == (8 * 10.0, "the workload file")
     del changes["workloads.steps.run_s"]
     plain = read_plan(PlanRequest(write_files(tmp_path / "plain", changes), tmp_path / "results"))
     assert plain.leases[0].expected_s is None
@@ -295,7 +295,7 @@ def test_a_configuration_larger_than_the_pool_is_refused_before_anything_runs(tm
 
 def test_peer_to_peer_is_refused_where_no_control_plane_sets_it(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"campaign.configurations": [{"devices_per_host": 2, "attach": "fabric-p2p"}]})
-    why = r"nothing sets peer-to-peer on a fabric of kind simulated; use attach: fabric, or one of kind liqid"
+    why = r"a fabric of kind simulated cannot set peer-to-peer; use attach: fabric, or a fabric of kind liqid"
     with pytest.raises(ConfigError, match=f"configurations.0.*: configuration 1x2-fabric-p2p does not fit: {why}"):
         read_plan(PlanRequest(path, tmp_path / "results"))
 

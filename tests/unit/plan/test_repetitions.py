@@ -119,18 +119,18 @@ def test_a_driver_that_is_killed_and_started_again_decides_the_same(tmp_path: Pa
 def test_the_record_says_why_its_cell_is_over(tmp_path: Path) -> None:
     (*_, (repetition, words)) = drive(RecordStore(tmp_path / "a"), measured_cell(), [100.0, 101.0, 100.0, *[100.0] * 7])
     assert repetition == 3
-    assert words == "the 95 % interval reaches ±1.5 % of the mean after 3 repetitions: the target is 2 %"
+    assert words == "after 3 repetitions, the 95 % interval is ±1.5 % of the mean, the target is ±2 %"
     spread: list[float | None] = [100.0, 120.0] * 5
     *before, (repetition, words) = drive(RecordStore(tmp_path / "b"), measured_cell(), spread)
     assert (repetition, {each for _, each in before}) == (10, {""})
     assert (
-        words == "the most repetitions (10) are done; the 95 % interval reaches ±6.9 % of the mean, the target is 2 %"
+        words == "the maximum of 10 repetitions is reached; the 95 % interval is ±6.9 % of the mean, the target is ±2 %"
     )
 
 
 def test_a_cell_that_fails_is_not_repeated_to_the_end(tmp_path: Path) -> None:
     written = drive(RecordStore(tmp_path), measured_cell(), [None, 100.0, None, None, *[100.0] * 6])
-    assert written[-1] == (4, "3 of 4 repetitions failed, and 3 are enough to tell")
+    assert written[-1] == (4, "3 of 4 repetitions failed, and 3 failures end a cell")
 
 
 def test_a_smaller_target_goes_on_and_a_larger_one_does_not(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_target_holds_in_each_composition_by_itself(tmp_path: Path) -> None:
     quiet: list[float | None] = [100.0, 100.0, 100.0, 100.0, 100.0]
     assert [run for run, _ in drive(store, first, quiet)] == [1, 2]
     *_, (run, words) = drive(store, second, [100.0, 120.0] * 500 + [100.0, 120.0, 100.0, 120.0, 100.0, 120.0])
-    assert (run, words.split(";")[0]) == (1005, "the most repetitions (5) are done in composition 2")
+    assert (run, words.split(";")[0]) == (1005, "the maximum of 5 repetitions is reached in composition 2")
     known = list_missing_runs([measured_cell(wanted)], store.list_keys(), StopFiles(tmp_path).read_all())
     assert known == []
     assert set(StopFiles(tmp_path).read_all()) == {(first.id, 1)}
@@ -188,7 +188,7 @@ def test_the_tables_tell_what_ended_a_cell(tmp_path: Path) -> None:
     known = list_planned_runs(cell.settings, cell.id, store.list_keys(), StopFiles(tmp_path).read_all())
     (row,) = build_cells_table([synthetic.CellPlan(cell, len(known), "l", runs=known)], runs).to_dict("records")
     assert (row["n_planned"], row["n_ok"], row["n_missing"]) == (3, 3, 0)
-    assert row["stopped"].endswith("after 3 repetitions: the target is 2 %")
+    assert row["stopped"].endswith("of the mean, the target is ±2 %")
 
 
 def test_optional_stopping_covers_what_the_documentation_says() -> None:

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from campaign.cli.options import request_options
+from campaign.cli.options import add_request_options
 from campaign.common.errors import ConfigError
 from campaign.plan.request import DEFAULT_CAMPAIGN, OPTIONS, PlanRequest, list_key_meanings, request_from_config
 from campaign.spec.system_file import SlurmOptions
@@ -27,7 +27,7 @@ def test_a_request_survives_the_command_line_and_the_keys_of_config(request_: Pl
     where = request_.where and f"({request_.where})"  # Snakemake takes quotes away from the ends of a value
     assert found == PlanRequest(**{**vars(request_), "where": where})
     asked = []
-    command = click.command()(request_options("selection", "costs", "allocations")(asked.append))
+    command = click.command()(add_request_options("selection", "costs", "allocations")(asked.append))
     run = CliRunner().invoke(command, request_.to_arguments())
     assert run.exit_code == 0, run.output
     assert asked == [request_]
@@ -39,16 +39,16 @@ def test_a_request_survives_the_command_line_and_the_keys_of_config(request_: Pl
         (
             "campain",
             "x",
-            "campain: no such key; there are: campaign: Path of the campaign file. Default: ",
+            "campain: there is no such key; the keys are: campaign: Path of the campaign file. Default: ",
         ),
-        ("until", "fast", "--until: 'fast' is not one of best"),
-        ("launcher", "pbs", "launcher: 'pbs' is not one of local, slurm"),
-        ("skip_implied", "maybe", "skip_implied: 'maybe' is not one of yes, no"),
-        ("results", 7, "results: a config file gives 7, which is a number or truth value to YAML"),
-        ("where", True, "where: a config file gives True"),
-        ("learn_from", 1.5, "learn_from: a config file gives 1.5"),
+        ("until", "fast", "--until: 'fast' is not allowed; the only value is best"),
+        ("launcher", "pbs", "launcher: 'pbs' is not allowed; use local or slurm"),
+        ("skip_implied", "maybe", "skip_implied: 'maybe' is not allowed; use yes or no"),
+        ("results", 7, "results: YAML reads the value in the config file as 7, a number or truth value"),
+        ("where", True, "where: YAML reads the value in the config file as True"),
+        ("learn_from", 1.5, "learn_from: YAML reads the value in the config file as 1.5"),
         ("slurm", "{", "--slurm: '{' is not JSON"),
-        ("slurm", {"partitoin": "x"}, "there are: partition, account"),
+        ("slurm", {"partitoin": "x"}, "the allowed keys are: partition, account"),
     ],
 )
 def test_what_snakemake_is_given_is_typed_at_the_door(key: str, value: object, words: str) -> None:

@@ -39,13 +39,13 @@ def test_all_cells_of_the_workload_on_the_configuration_are_tried(tmp_path: Path
     ("keys", "value", "words"),
     [
         ({"at_least": 100}, 100.0, ""),
-        ({"at_least": 100}, 99.9, "gflops is 99.9, and at least 100 is required"),
+        ({"at_least": 100}, 99.9, "gflops is 99.9, but at least 100 is required"),
         ({"at_least": 60, "per_device": True}, 120.0, ""),
-        ({"at_least": 60, "per_device": True}, 119.0, "gflops is 119, and at least 120 is required"),
+        ({"at_least": 60, "per_device": True}, 119.0, "gflops is 119, but at least 120 is required"),
         ({"at_most": 100}, 100.0, ""),
-        ({"at_most": 100}, 100.1, "gflops is 100.1, and at most 100 is allowed"),
-        ({"at_least": 0}, float("nan"), "gflops is nan, and at least 0 is required"),
-        ({"at_most": 0}, float("nan"), "gflops is nan, and at most 0 is allowed"),
+        ({"at_most": 100}, 100.1, "gflops is 100.1, but at most 100 is allowed"),
+        ({"at_least": 0}, float("nan"), "gflops is nan, but at least 0 is required"),
+        ({"at_most": 0}, float("nan"), "gflops is nan, but at most 0 is allowed"),
     ],
 )
 def test_a_value_reaches_its_limit_or_falls_short(keys: dict[str, Any], value: float, words: str) -> None:
@@ -62,7 +62,7 @@ def test_the_rate_counts_where_no_metric_is_named() -> None:
 
 
 def test_a_run_without_the_number_or_that_failed_falls_short() -> None:
-    assert "gave no gflops; it gave loss" in describe_shortfall(
+    assert "reported no gflops; it reported loss" in describe_shortfall(
         require(at_least=0), one_cell(), Outcome("ok", metrics={"loss": 1})
     )
     failed = Outcome("oom_device", Failure(reason="the device ran out of memory"))

@@ -6,6 +6,7 @@ import heapq
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 from snakemake_interface_scheduler_plugins.registry import SchedulerPluginRegistry
 
-from campaign.plan.concurrency import resource_limits, schedule_starts
+from campaign.common.paths import ROOT
+from campaign.plan.campaign.resolve import load_campaign
+from campaign.plan.concurrency import count_threads, resource_limits, resource_needs, schedule_starts
 from snakemake_scheduler_plugin_campaign import is_host_resource, select_in_order
 from tests import campaign_files, two_systems
 from tests.planted_campaigns import greedy_starts
@@ -90,6 +93,31 @@ def test_only_leases_that_wait_for_the_same_hosts_wait_for_each_other() -> None:
     assert {job.name for job in select_in_order(jobs, {**free, "hosts": 5})} == {job.name for job in jobs}
     # What the first ones take, the next ones do not have.
     assert {job.name for job in select_in_order(jobs, {**free, "hosts": 4})} == {"large", "elsewhere", "table"}
+
+
+@pytest.mark.parametrize(("cores", "ranks"), [(1, 4), (2, 6), (4, 12)])
+def test_ranks_that_keep_a_pace_share_cores(cores: int, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    campaign = load_campaign(ROOT / "config" / "campaign.yaml")
+    limits, configurations = resource_limits(campaign), {each.name: each for each in campaign.configurations}
+    assert limits["ranks"] == ranks
+    shapes = {"small": "1x1of4-local", "medium": "1x2-local", "large": "1x4-local", "spread": "2x2-local"}
+    needs = {name: resource_needs(campaign, configurations[shape]) for name, shape in shapes.items()}
+    assert {count_threads(campaign, each, cores) for each in configurations.values()} == {1}
+    side_by_side = {
+        pair
+        for pair in combinations(shapes, 2)
+        if len(select_in_order([Job(name, 1, needs[name]) for name in pair], limits)) == 2
+    }
+    count = dict(zip(shapes, (1, 2, 4, 4), strict=True))
+    assert side_by_side == {pair for pair in combinations(shapes, 2) if sum(map(count.__getitem__, pair)) <= ranks}
+
+
+def test_leases_without_a_pace_use_a_core_per_rank(tmp_path: Path) -> None:
+    campaign = campaign_files.load(tmp_path, {"campaign.protocol.isolation": "host"})
+    assert "ranks" not in resource_limits(campaign)
+    threads = [(each.ranks, count_threads(campaign, each, 64)) for each in campaign.configurations]
+    assert all(ranks == cores for ranks, cores in threads)
 
 
 def test_a_lease_that_fits_nowhere_ends_the_forecast() -> None:

@@ -41,9 +41,9 @@ DRIVE = {
 @pytest.mark.parametrize(
     ("shape", "hosts", "why"),
     [
-        ({"hosts": [1, 3]}, None, "bench-3x1-local: it has 2 hosts"),
+        ({"hosts": [1, 3]}, None, "bench-3x1-local: it has only 2 hosts"),
         ({"devices_per_host": [1, 4]}, [FOUR], "plain-1x4-local: none of its 4 hosts has 4 cpu-rank"),
-        ({"attach": ["local", "fabric"]}, None, "plain-1x1-fabric: its pool has 0 cpu-rank, not 1"),
+        ({"attach": ["local", "fabric"]}, None, "plain-1x1-fabric: its pool has 0 cpu-rank, but 1 are needed"),
         ({"storage": ["local", "nvme"]}, [DRIVE], "none of its 4 hosts has 1 cpu-rank and an NVMe drive"),
     ],
 )
@@ -59,15 +59,15 @@ def test_what_a_system_cannot_hold_is_left_out_with_the_reason(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"campaign.configurations": [{"devices_per_host": 1}, {"hosts": 9}]}, "no system can hold it: plain-9x1-local"),
+        ({"campaign.configurations": [{"devices_per_host": 1}, {"hosts": 9}]}, "no system has this hardware: plain-9x1-local"),
         ({"campaign.configurations": [{"system": "bench"}]}, "no configuration is possible on system 'plain': no shape"),
-        ({"campaign.configurations": [{"system": "bensh"}]}, "'bensh' is no system of the campaign; did you mean 'bench'"),
+        ({"campaign.configurations": [{"system": "bensh"}]}, "'bensh' is not a system of the campaign; did you mean 'bench'"),
         ({"campaign.configurations": [{"device": "a100"}]}, "the systems have no device 'a100'"),
         ({"campaign.system": "bench"}, "'system' and 'systems' exclude each other"),
         ({"campaign.systems": ["bench", "bench"]}, "'systems' has a system twice"),
         ({"campaign.systems": []}, "'systems' is empty"),
-        ({"campaign.baseline": "bench-1x1-local"}, "give one for each system, such as {bench: bench-1x1-local}"),
-        ({"campaign.baseline": {"plain": "bench-1x1-local"}}, "is on system 'bench'; name one on 'plain'"),
+        ({"campaign.baseline": "bench-1x1-local"}, "name one baseline per system, such as {bench: bench-1x1-local}"),
+        ({"campaign.baseline": {"plain": "bench-1x1-local"}}, "is a configuration of system 'bench'; name one of 'plain'"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_together_is_told(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

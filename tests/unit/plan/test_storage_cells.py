@@ -82,8 +82,8 @@ def test_a_real_rate_limits_emulated_storage_by_the_scale_and_nothing_else(tmp_p
     assert ids(tmp_path / "e", {**READ, **storage["real"]}) == of_unknown
     assert ids(tmp_path / "f", {**READ, **storage["scaled"]}) != of_unknown
     system = load(tmp_path / "g", {**emulated, **storage["real"]}).system
-    assert system.storage_limit_gb_per_s("nvme") == 0.0256
-    assert system.storage_limit_gb_per_s("local") is None
+    assert system.get_storage_limit_gb_per_s("nvme") == 0.0256
+    assert system.get_storage_limit_gb_per_s("local") is None
     both = {"system.storage": {"nvme": {"path": "/nvme", "gb_per_s": 3.2, "emulated_gb_per_s": 1.0}}}
     with pytest.raises(ConfigError, match="keep gb_per_s"):
         load(tmp_path / "h", {**READ, **both})

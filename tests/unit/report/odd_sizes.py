@@ -16,7 +16,7 @@ import pandas as pd
 from campaign.analysis.tables.cells import CellPlan, build_cells_table
 from campaign.analysis.tables.leases import build_leases_table, build_operations_table
 from campaign.analysis.tables.runs import build_runs_table, build_step_times_table
-from campaign.report.context_schema import ForecastSaid
+from campaign.report.context_schema import ForecastOutcome
 from campaign.report.figure import FigureData
 from campaign.spec.cell import Cell
 from campaign.spec.record import Record
@@ -147,4 +147,4 @@ def _forecast(lease: Mapping[str, Any]) -> dict[str, Any]:
         "lease": lease["lease_id"], "configuration": lease["configuration"], "runs_expected": 10, "runs": 10, "uses": 1,
         "basis": "earlier runs of these cells", "resumed": False, **part,
     }  # fmt: skip
-    return ForecastSaid.model_validate(of).model_dump()
+    return ForecastOutcome.model_validate(of).model_dump()

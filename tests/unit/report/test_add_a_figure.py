@@ -29,7 +29,7 @@ def template() -> str:
     """The figure that the documentation of figures says to copy."""
     described = inspect.getdoc(figure) or ""
     start = described.index('    """Figure:')
-    return textwrap.dedent(described[start : described.index("What it may declare")])
+    return textwrap.dedent(described[start : described.index("Optional declarations")])
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_bars_of_a_column_that_no_run_has_are_left_out_with_the_reason() -> None
     rows = bars.summarize_by_cell(data, [bars.Quantity("no_such_column_w", "power", "W")])
     drawn = bars.build_bar_drawing(data, rows, "Power is that of the whole run.")
     assert drawn.svg is None
-    assert drawn.empty_reason == "no valid run has a value of it"
+    assert drawn.empty_reason == "no valid run has a value"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_tables_look_for_the_kinds_that_the_page_has_a_form_for() -> None:
 
 def test_a_file_that_is_no_figure_is_one_error(scripts: Path) -> None:
     (scripts / "figures" / "held_time.py").write_text('TITLE = "Held time"\n')
-    with pytest.raises(RecordError, match=r"held_time\.py: a figure declares .*; missing: SECTION, draw"):
+    with pytest.raises(RecordError, match=r"held_time\.py: a figure must declare .*; missing: SECTION, draw"):
         figure.load_all_figures(scripts)
 
 

@@ -56,8 +56,8 @@ def results(
 @pytest.mark.parametrize(
     ("leases", "words"),
     [
-        ({"a": 3, "b": 3}, "2 configurations measured, 6 compositions, 3 of each cell\n"),
-        ({"a": 3, "b": 1}, "2 configurations measured, 4 compositions, 1 to 3 of each cell\n"),
+        ({"a": 3, "b": 3}, "2 configurations measured, 6 compositions, 3 per cell\n"),
+        ({"a": 3, "b": 1}, "2 configurations measured, 4 compositions, 1 to 3 per cell\n"),
         ({"a": 1, "b": 1}, f"2 configurations measured, each composed once. {campaign_summary.UNTESTED_NOTE}\n"),
         ({"a": 1}, "1 configuration measured, each composed once\n"),
     ],
@@ -76,7 +76,7 @@ def test_compositions_are_those_of_a_cell_however_workloads_share_leases(
 ) -> None:
     shared = results(tmp_path / "r", {"a": 3, "b": 3, "c": 3}, "1", ("bert", "lm", "resnet"), per_workload)
     said = campaign_summary.summarize_campaign(shared)
-    assert f"3 configurations measured, {total} compositions, 3 of each cell\n" in said
+    assert f"3 configurations measured, {total} compositions, 3 per cell\n" in said
 
 
 def test_ties_are_part_of_what_to_build(tmp_path: Path) -> None:
@@ -85,15 +85,15 @@ def test_ties_are_part_of_what_to_build(tmp_path: Path) -> None:
 
 
 def test_valid_runs_without_the_primary_metric_are_counted(tmp_path: Path) -> None:
-    assert "without the primary metric" not in campaign_summary.summarize_campaign(results(tmp_path / "a", {"a": 3}))
+    assert "the primary metric" not in campaign_summary.summarize_campaign(results(tmp_path / "a", {"a": 3}))
     said = campaign_summary.summarize_campaign(results(tmp_path / "b", {"a": 3}, value=""))
-    assert "3 measured runs without the primary metric, in no figure of it\n" in said
+    assert "3 measured runs lack the primary metric and are not in its figures\n" in said
 
 
 def test_runs_without_the_primary_metric_say_which_metrics_they_have(tmp_path: Path) -> None:
     others = {"busbw_peak_gb_per_s": "230.1", "device_power_w": "300"}
     said = campaign_summary.summarize_campaign(results(tmp_path / "r", {"a": 3}, value="", metrics=others))
-    assert "; they gave busbw_peak_gb_per_s: name one as `metric` in the campaign file\n" in said
+    assert "; they have busbw_peak_gb_per_s, which the campaign file can name as `metric`\n" in said
 
 
 @pytest.mark.parametrize("name", ["cells", "runs"])
@@ -105,7 +105,7 @@ def test_damaged_tables_are_one_message(tmp_path: Path, name: str, content: str)
         campaign_summary.summarize_campaign(directory)
 
 
-@pytest.mark.parametrize(("records", "why"), [(False, "not measured yet"), (True, "there is no plan that says why")])
+@pytest.mark.parametrize(("records", "why"), [(False, "not measured yet"), (True, "unknown, because there is no plan")])
 def test_without_a_plan_missing_runs_are_of_nothing_measured_or_of_merged_parts(
     tmp_path: Path, *, records: bool, why: str
 ) -> None:

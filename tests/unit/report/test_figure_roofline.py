@@ -33,7 +33,7 @@ def test_the_bound_is_that_of_the_measured_links_and_of_one_device() -> None:
         predict_allreduce_s(row["size_bytes"], 4, model["alpha_us"], model["gb_per_s"]), rel=1e-9
     )
     assert row["bound"] == pytest.approx(100 * min(1.0, row["compute"] / row["allreduce"]))
-    assert drawing.findings[0].startswith("Links bound ")
+    assert drawing.findings[0].startswith("Links limit 3 of 25 cells: ")
 
 
 def test_an_axis_of_little_more_than_a_power_of_ten_has_plain_numbers() -> None:

@@ -111,8 +111,8 @@ def test_a_figure_has_words_a_table_data_with_units_and_a_picture_that_follows_t
 @pytest.mark.parametrize("name", [name for name in SHOWN if name not in OF_NO_RATE])
 def test_a_caption_is_short_and_states_runs_and_interval(name: str, drawn: dict[str, Drawing]) -> None:
     caption = drawn[name].caption
-    assert "n = 4 runs" in caption
-    assert "95 % interval" in caption
+    assert "(4 runs" in caption
+    assert "95\u202f% interval" in caption
     assert len(caption.split()) <= 40
 
 
@@ -128,7 +128,7 @@ def test_operations_show_their_distribution_beside_what_was_recorded_elsewhere(c
     )
     assert rows.loc["attach", "recorded_median_s"] == 15
     assert pd.isna(rows.loc["detach", "recorded_median_s"])
-    assert "Grey, recorded elsewhere: logs of two boxes." in drawing.caption
+    assert "Grey: recorded elsewhere (logs of two boxes)." in drawing.caption
     assert "Grey" not in alone.caption
     assert drawing.findings[0].startswith("Attaching a device took ")
     assert FIGURES["operation_times"].draw(replace(campaign, operations=campaign.operations.head(0))).empty_reason
@@ -141,9 +141,9 @@ def test_a_caption_and_a_table_show_what_measured_windows_suffer_from(name: str,
         return FIGURES[name].draw(replace(small, cells=small.cells.assign(window=mark)))
 
     marked, plain = drawn_with(f"{NOT_STEADY}, {TOO_SHORT}"), drawn_with("")
-    assert f"Measured window: {NOT_STEADY} in " in marked.limits[-1]
-    assert f", {TOO_SHORT} in " in marked.limits[-1]
-    assert "Measured window:" not in " ".join(plain.limits)
+    assert f", the measured window was {NOT_STEADY}." in marked.limits[-1]
+    assert f", the measured window was {TOO_SHORT}." in marked.limits[-1]
+    assert "measured window" not in " ".join(plain.limits)
     if name != "step_times":  # its rows say it of the runs themselves
         assert marked.headings == (*plain.headings, "Measured window")
         assert {row[-1] for row in marked.rows} == {f"{NOT_STEADY}, {TOO_SHORT}"}
@@ -152,7 +152,7 @@ def test_a_caption_and_a_table_show_what_measured_windows_suffer_from(name: str,
 def test_hosts_that_nobody_looks_at_are_said_not_to_be_looked_at(campaign: FigureData) -> None:
     leases = campaign.leases.assign(visible_s=float("nan"))
     drawing = FIGURES["composition_times"].draw(replace(campaign, leases=leases))
-    assert {row[3] for row in drawing.rows} == {"not looked at"}
+    assert {row[3] for row in drawing.rows} == {"not checked"}
     assert "host sees devices" not in drawing.svg
 
 
@@ -165,14 +165,14 @@ def test_the_same_input_gives_the_same_bytes(name: str, campaign: FigureData, dr
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_every_figure_says_how_much_of_what_it_is_about_was_measured(name: str, drawn: dict[str, Drawing]) -> None:
-    assert re.match(r"\d+ of \d+ (planned cells? measured|leases? (became|had))", drawn[name].coverage)
+    assert re.match(r"\d+ of \d+ (planned cells? were measured|leases? (became|had|have))", drawn[name].coverage)
 
 
 @pytest.mark.parametrize("name", ["scaling", "speedup_by_batch", "node_spread", "part_of_host", "variance", "precision",
                                   "memory_frontier", "work_per_step", "utilisation", "energy", "pareto"])  # fmt: skip
 def test_a_cell_out_of_memory_lowers_the_coverage(name: str, drawn: dict[str, Drawing]) -> None:
     measured, planned, failed = map(
-        int, re.match(r"(\d+) of (\d+) planned cells measured, (\d+) failed", drawn[name].coverage).groups()
+        int, re.match(r"(\d+) of (\d+) planned cells were measured \((\d+) failed", drawn[name].coverage).groups()
     )
     assert measured + failed + (", 1 missing" in drawn[name].coverage) == planned
     assert failed > 0
@@ -187,40 +187,48 @@ def test_a_link_far_below_its_like_is_said_first() -> None:
     out, to = next((o, t) for o, row in enumerate(bandwidths) for t, each in enumerate(row) if each)
     bandwidths[out][to] *= 0.3
     said = FIGURES["link_matrices"].draw(data([], [], links=slow)).findings
-    assert said[0].startswith("Slowest link for its type")
+    assert said[0].startswith("The slowest link for its type")
 
 
 def test_findings_state_the_known_effects(drawn: dict[str, Drawing]) -> None:
     largest = re.search(r"(\d+\.\d)\u202f% \([^)]*4 devices, 4 hosts\)", drawn["node_spread"].alt)
     assert float(largest[1]) == pytest.approx(13, abs=1)
-    overhead = re.search(r"Overhead of fabric, storage local: (\d+\.\d)", drawn["overhead"].alt)
+    overhead = re.search(r"The overhead of fabric, storage local is (\d+\.\d)", drawn["overhead"].alt)
     assert float(overhead[1]) == pytest.approx(60, abs=3)
-    assert "fp16 against fp32: 1.9" in drawn["precision"].alt or "1.8" in drawn["precision"].alt
+    assert re.match(r"fp16 reaches 1\.[89]", drawn["precision"].alt)
 
 
-SEVERAL = ("precision", "overhead", "node_spread", "part_of_host", "speedup_by_batch", "scaling")
+SEVERAL = ("precision", "overhead", "node_spread", "speedup_by_batch", "scaling")
 
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_of_several_cells_only_the_mean_has_an_interval(drawn: dict[str, Drawing], name: str) -> None:
-    said = [finding for finding in drawn[name].findings if "; estimates of single cells range from " in finding]
+    said = [finding for finding in drawn[name].findings if ". Estimates of single cells range from " in finding]
     assert said
     for finding in said:
-        mean, estimates = finding.split("; estimates of single cells range from ")
-        assert re.search(r" \[.* to .*\] \(mean of \d+ cells\)$", mean), finding
+        mean, estimates = finding.split(". Estimates of single cells range from ")
+        assert re.search(r" \[.* to .*\].* on average over \d+ (cells|lines)$", mean), finding
         assert "[" not in estimates
     assert not re.search("best for|worst for|Largest|Smallest", " ".join(said))
+
+
+def test_of_cells_without_a_significant_difference_only_the_mean_is_quoted(drawn: dict[str, Drawing]) -> None:
+    said = drawn["part_of_host"].findings[0]
+    start = "No significant effect of idle devices in the host on throughput in any of "
+    assert re.fullmatch(
+        start + r"\d+ cells: the mean is \S+\s% \[.*\], and differences above \S+\s% are ruled out\.", said
+    )
 
 
 def test_of_several_lines_no_model_is_quoted_with_its_interval(campaign: FigureData, drawn: dict[str, Drawing]) -> None:
     several = [finding for finding in drawn["scaling"].findings if "serial" in finding or "compute" in finding]
     assert not several
-    assert any(", these models fit best: " in finding for finding in drawn["scaling"].findings)
+    assert any(" follow " in finding for finding in drawn["scaling"].findings)
     cells = campaign.cells
     line = cells[["workload", "precision", "batch", "attach", "storage"]]
     one = cells[(line == line[cells["hosts"] > 1].iloc[0]).all(axis=1)].reset_index(drop=True)
     said = FIGURES["scaling"].draw(replace(campaign, cells=one)).findings
-    assert not any("these models fit best" in finding for finding in said)
+    assert not any(" lines follow " in finding for finding in said)
 
 
 def test_a_cell_out_of_memory_is_a_gap_with_its_class(drawn: dict[str, Drawing]) -> None:
@@ -275,7 +283,7 @@ def test_of_too_many_panels_those_like_the_baseline_and_the_largest_are_drawn() 
     plan = [CellPlan(synthetic.cell(at, precision=digits), 2, "l") for at in shapes for digits in ("fp32", "fp16")]
     drawing = FIGURES["precision"].draw(data(plan, list(synthetic.records(plan))))
     assert "Drawn: compositions like the baseline, then the largest." in drawing.limits
-    assert "2 further panels in the data only." in drawing.limits
+    assert "2 further panels are only in the data." in drawing.limits
     titles = re.findall(r">(\d+) devices?, (\w+)<", drawing.svg)
     assert titles[:3] == [("4", "local"), ("13", "fabric"), ("12", "fabric")]
     assert ("1", "fabric") not in titles
@@ -315,8 +323,7 @@ def test_one_run_a_cell_is_drawn_without_an_interval(
         request.getfixturevalue("unpainted")
     drawing = FIGURES[name].draw(one_run_a_cell)
     assert drawing.svg
-    assert "n = 1 run " in drawing.caption
-    assert "one run each, so no interval" in drawing.caption
+    assert "(1 run, so no interval)" in drawing.caption or "(1 run per cell)" in drawing.caption
     assert "nan" not in drawing.alt.split()
 
 
@@ -333,7 +340,7 @@ def test_panels_beyond_what_is_readable_are_left_to_the_table() -> None:
     shapes = (synthetic.configuration(each=2), synthetic.configuration(hosts=2, each=1))
     plan = [CellPlan(synthetic.cell(at, seed=n), 2, "l") for at in shapes for n in range(plot.MAX_PANELS + 3)]
     drawing = FIGURES["node_spread"].draw(data(plan, list(synthetic.records(plan))))
-    assert "3 further panels in the data only." in drawing.limits
+    assert "3 further panels are only in the data." in drawing.limits
     assert len(drawing.rows) == 2 * (plot.MAX_PANELS + 3)
 
 
@@ -367,7 +374,7 @@ def test_a_title_stands_above_the_power_of_ten_of_its_axis(most: float, power: s
 
 
 def test_series_differ_without_colour() -> None:
-    looks = [plot.series_look(position) for position in range(36)]
+    looks = [plot.choose_series_look(position) for position in range(36)]
     assert len({(each.colour, each.marker) for each in looks}) == 36
     assert len({(each.colour, each.dashes) for each in looks[:24]}) == 24
     assert len({each.hatch for each in looks[:6]}) == len({each.marker for each in looks[:6]}) == 6
@@ -446,7 +453,7 @@ def two_noisy_runs() -> FigureData:
 @pytest.mark.parametrize("name", ["scaling", "node_spread", "precision", "overhead", "speedup_by_batch"])
 def test_huge_intervals_of_two_noisy_runs_do_not_flatten_the_values(name: str, two_noisy_runs: FigureData) -> None:
     drawing = FIGURES[name].draw(two_noisy_runs)
-    assert "Very wide intervals are cut in the picture." in drawing.limits
+    assert "Very wide intervals are cut off in the picture." in drawing.limits
 
 
 def test_the_range_drawn_holds_all_values_and_intervals_that_are_not_huge() -> None:

@@ -51,8 +51,8 @@ def test_a_figure_says_what_stands_behind_it(name: str, painted: dict[str, tuple
     assert len(drawing.caption.split()) <= 40
     assert (drawing.svg is not None) == (name in PICTURES)
     if name in PICTURES:
-        assert "n = " in drawing.caption or name == "time_series"
-        assert "planned cells measured" in drawing.coverage
+        assert "(4 runs" in drawing.caption or name == "time_series"
+        assert "planned cells were measured" in drawing.coverage
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -75,7 +75,7 @@ def test_options_are_compared_with_the_plain_one_of_their_configuration(drawn: d
         said = rows.loc[configuration]["ratio"].to_dict()
         known = {"ddp, fp32": 1.0, "dp, fp32": 0.55, "fsdp, fp16": 1.8, "ddp, fp16": 2.0}
         assert {name: said[name] for name in known} == pytest.approx(known, rel=0.02)
-    assert "dp, fp32 against ddp, fp32: 0.5" in " ".join(drawn["software_options"].findings)
+    assert "dp, fp32 reaches 0.5" in " ".join(drawn["software_options"].findings)
 
 
 def test_a_way_to_share_work_that_failed_is_a_gap_with_its_class() -> None:
@@ -103,13 +103,13 @@ def test_the_planted_slope_is_within_its_interval_and_a_flat_one_is_no_trend(dra
     assert fabric["workloads"] == len(SIZES)
     assert fabric["correlation"] > 0.99
     said = " ".join(drawn["overhead_by_size"].findings)
-    assert "Overhead of fabric, storage local grows by 20" in said
-    assert "Overhead of local, storage fabric-nvme shows no sure trend" in said
+    assert "The overhead of fabric, storage local grows with size, by 20" in said
+    assert "No significant trend of the overhead of local, storage fabric-nvme" in said
 
 
 def test_two_sizes_give_no_line_and_no_figure() -> None:
     drawing = MODULES["overhead_by_size"].draw(study.study(2, ["resnet50", "bert-large"]))
-    assert drawing.empty_reason == "no comparable workloads have a known overhead at 3 sizes"
+    assert drawing.empty_reason == "no kind of attachment has a known overhead for comparable workloads of 3 sizes"
 
 
 def test_points_far_off_one_line_are_no_sure_trend() -> None:
@@ -121,19 +121,21 @@ def test_points_far_off_one_line_are_no_sure_trend() -> None:
 
 def test_rates_are_of_all_devices_and_both_directions(data: FigureData, drawn: dict[str, Drawing]) -> None:
     rows = drawn["transfer_rates"].data
-    total = rows[rows["quantity"] == "PCIe, all devices, both directions"].set_index("cell_id")["mean"]
+    total = rows[rows["quantity"] == "PCIe traffic of all devices in both directions"].set_index("cell_id")["mean"]
     runs = data.runs.drop_duplicates("cell_id").set_index("cell_id")
     expected = runs["ranks"] * (runs["pcie_rx_mean_gb_per_s"] + runs["pcie_tx_mean_gb_per_s"])
-    assert set(rows.loc[rows["quantity"] == "PCIe, all devices, both directions", "unit"]) == {"GB/s"}
+    assert set(rows.loc[rows["quantity"] == "PCIe traffic of all devices in both directions", "unit"]) == {"GB/s"}
     assert total.to_dict() == pytest.approx(expected.to_dict())
     said = drawn["transfer_rates"].findings[0]
-    assert said.startswith("On fabric-8, bert-large moves 95.32× [95.32× to 95.32×]")
-    assert said.endswith("(within 2 compositions) as much over PCIe as mobilenetv2.")
+    assert said.startswith(
+        "On fabric-8, the ratio of the PCIe traffic of bert-large to that of mobilenetv2 is 95.32× ["
+    )
+    assert said.endswith("95.32×] (within 2 compositions).")
 
 
 def test_small_rates_are_told_in_small_units(data: FigureData, drawn: dict[str, Drawing]) -> None:
     rows = drawn["transfer_rates"].data
-    disk = rows[rows["quantity"] == "read from disks of a host"]
+    disk = rows[rows["quantity"] == "disk read rate per host"]
     assert set(disk["unit"]) == {"MB/s"}
     assert disk["mean"].tolist() == pytest.approx([20.0] * len(disk))
     assert "everywhere" in " ".join(drawn["transfer_rates"].findings)
@@ -144,9 +146,9 @@ def test_energy_is_for_equal_work(data: FigureData, drawn: dict[str, Drawing]) -
     per_sample, per_step, host = (
         rows[rows["quantity"] == name].set_index("cell_id")["mean"]
         for name in (
-            "energy of the devices for a sample",
-            "energy of the devices for a step",
-            "energy of the processors for a sample",
+            "device energy per sample",
+            "device energy per step",
+            "processor energy per sample",
         )
     )
     cells = data.cells.set_index("cell_id")
@@ -161,7 +163,7 @@ def test_the_front_is_marked_and_named(drawn: dict[str, Drawing]) -> None:
     energy = rows[rows["cost_kind"].str.startswith("energy") & (rows["workload"] == "resnet50")]
     assert set(energy.loc[energy["front"] > 0, "configuration"]) == {"local-8", "fabric-8"}
     assert any(
-        said.startswith("resnet50, kWh: cheapest fabric-8") and "; 2 cells on the Pareto front" in said
+        said.startswith("For resnet50, fabric-8") and "kWh" in said and "of 2 cells on the Pareto front" in said
         for said in drawn["pareto"].findings
     )
     hours = rows[rows["cost_kind"].str.startswith("device") & (rows["workload"] == "bert-large")]
@@ -177,11 +179,11 @@ def test_prices_are_a_cost_of_their_own_where_devices_have_some(data: FigureData
     )
     priced = replace(data, cells=cells, context={**data.context, "system": {"name": "s", "currency": "EUR"}})
     drawing = MODULES["pareto"].draw(priced)
-    rows = drawing.data[drawing.data["cost_kind"] == "price of 1 M samples (EUR)"]
+    rows = drawing.data[drawing.data["cost_kind"] == "price per 1 M samples (EUR)"]
     assert set(rows["attach"]) == {"fabric"}, "what has no price is left out"
     assert rows["cost"].tolist() == pytest.approx((2.0 * rows["devices"] * 1e6 / 3600 / rows["mean"]).tolist())
     assert (rows["cost_low"] <= rows["cost"]).all()
-    assert any(", EUR: " in said for said in drawing.findings)
+    assert any(" EUR per 1 M samples) is the " in said for said in drawing.findings)
 
 
 POINTS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=30)
@@ -220,12 +222,12 @@ def test_time_series_are_means_of_devices_over_time(drawn: dict[str, Drawing]) -
     assert (warm["most"] - warm["least"]).tolist() == pytest.approx([3.0] * len(warm), abs=1.0)
     assert warm["mean"].mean() == pytest.approx(90.5, abs=0.5)
     assert first.loc[first["time_s"] < 14, "mean"].max() < 6
-    assert "One run of each cell" in drawn["time_series"].caption
+    assert "The first valid run of each cell" in drawn["time_series"].caption
 
 
 def test_every_number_of_a_time_series_has_its_unit(drawn: dict[str, Drawing]) -> None:
     busy = next(said for said in drawn["time_series"].findings if said.startswith("Device utilisation"))
-    assert re.search(r"between \S+ % and \S+ %, \S+ % on average", busy)
+    assert re.search(r"from \S+ % to \S+ %, with a mean of \S+ %", busy)
 
 
 def test_names_of_axes_are_not_what_panels_have_in_common(data: FigureData) -> None:
@@ -269,7 +271,7 @@ def test_workloads_of_unknown_size_are_named() -> None:
     drawing = MODULES["workload_characteristics"].draw(
         replace(whole, runs=whole.runs.assign(parameters=without), context=bare)
     )
-    assert drawing.findings[0] == ("2 workloads, of 25.6 M (resnet50) parameters; the size of mobilenetv2 is unknown.")
+    assert drawing.findings[0] == ("2 workloads have 25.6 M (resnet50) parameters; the size of mobilenetv2 is unknown.")
 
 
 def test_rates_far_below_their_unit_are_told_in_a_smaller_one() -> None:
@@ -287,7 +289,7 @@ def test_hosts_that_differ_are_named(data: FigureData, drawn: dict[str, Drawing]
     assert drawn["software_stack"].findings[-1].endswith("apptainer pytorch.sif.")
     one = {"e" * 20: study.context()["environments"]["e" * 20]}
     alone = MODULES["software_stack"].draw(replace(data, context={**data.context, "environments": one}))
-    assert alone.findings == ("All runs were made on host host1.",)
+    assert alone.findings == ("Host host1 reported its software.",)
     lacking = {**one, "f" * 20: {**one["e" * 20], "host": "host9", "packages": {"torch": "2.13.0"}}}
     fewer = MODULES["software_stack"].draw(replace(data, context={**data.context, "environments": lacking}))
     assert any("numpy" in finding for finding in fewer.findings)
@@ -297,13 +299,13 @@ def test_the_system_of_an_import_is_no_host_and_all_reduce_programs_are_no_measu
     stated = {"host": "uob", "imported_by": "composable-campaign 1.0", "packages": {"nccl": "2.19"}}
     context = {**data.context, "environments": {"e" * 20: stated}}
     drawing = MODULES["software_stack"].draw(replace(data, context=context))
-    assert drawing.caption.startswith("As the map of the import states it. Unknown versions are absent.")
+    assert drawing.caption.startswith("Imported runs: as stated in the import map. Unknown versions are left out.")
     assert not drawing.findings
     assert "uob" not in drawing.coverage
     assert drawing.coverage.startswith("0 of ")
     reason = load_figure("allreduce").draw(replace(data, links=[])).empty_reason
-    assert reason.startswith("links of compositions were not measured")
-    assert "all-reduce programs are workloads" in reason
+    assert reason.startswith("no all-reduce over two or more devices was measured")
+    assert "results of all-reduce workloads" in reason
 
 
 @pytest.mark.parametrize("name", ["software_options", "pareto", "overhead_by_size", "energy"])
@@ -311,8 +313,7 @@ def test_one_run_a_cell_is_drawn_without_an_interval(name: str, monkeypatch: pyt
     if name != "pareto":  # all draw their intervals alike
         monkeypatch.setattr(plot, "to_svg", lambda _: UNPAINTED)
     drawing = MODULES[name].draw(study.study(1, SIZES))
-    assert "n = 1 run " in drawing.caption
-    assert "one run each, so no interval" in drawing.caption
+    assert "(1 run, so no interval)" in drawing.caption
     assert "nan" not in " ".join(drawing.findings).split()
 
 
@@ -334,7 +335,7 @@ def test_many_configurations_are_left_to_the_table() -> None:
         ignore_index=True,
     )
     drawing = MODULES["utilisation"].draw(replace(base, cells=cells, runs=runs))
-    assert "16 further configurations in the data table only." in drawing.limits
+    assert "16 further configurations are only in the data table." in drawing.limits
     assert drawing.data["configuration"].nunique() == count
 
 
@@ -344,7 +345,7 @@ def test_intervals_of_counters_are_over_compositions(data: FigureData, drawn: di
     again = data.runs["lease_id"].str.endswith(".c2")
     level = data.runs["device_power_mean_w"] * np.where(again, 1.1, 1.0)
     moved = MODULES["energy"].draw(replace(data, runs=data.runs.assign(device_power_mean_w=level))).data
-    power = moved[moved["quantity"] == "power of a device"]
+    power = moved[moved["quantity"] == "power per device"]
     assert ((power["ci_high"] - power["ci_low"]) > 0.05 * power["mean"]).all()
 
 

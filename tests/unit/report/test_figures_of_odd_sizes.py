@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import combinations
 from unittest import mock
 
@@ -25,15 +27,28 @@ SPACE_PT = 3.0
 LEVEL = (0.0, 90.0)
 
 
-@pytest.fixture(scope="module", params=odd_sizes.KINDS)
-def campaigns(request: pytest.FixtureRequest) -> tuple[FigureData, FigureData]:
-    return odd_sizes.data(request.param), odd_sizes.services(request.param)
+MANY_CELLS = ("200 cells", "20 cells", "200 cells", "no interval")
+FEW_CELLS = ("1 cell", "2 cells", "one point")
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_words_stand_within_the_picture_and_not_on_each_other(
-    name: str, campaigns: tuple[FigureData, FigureData]
-) -> None:
+def choose_kinds(number: int) -> tuple[str, ...]:
+    """Choose the kinds of campaigns for the figure of a number: long names, many cells and few; all with CAMPAIGN_EXPLORE=1."""
+    if "CAMPAIGN_EXPLORE" in os.environ:
+        return odd_sizes.KINDS
+    return ("long names", "all failed", MANY_CELLS[number % len(MANY_CELLS)], FEW_CELLS[number % len(FEW_CELLS)])
+
+
+@cache
+def load_campaigns(kind: str) -> tuple[FigureData, FigureData]:
+    """Build the tables of a training campaign and of a campaign of services."""
+    return odd_sizes.data(kind), odd_sizes.services(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for number, name in enumerate(FIGURES) for kind in choose_kinds(number)]
+)
+def test_words_stand_within_the_picture_and_not_on_each_other(kind: str, name: str) -> None:
+    campaigns = load_campaigns(kind)
     pictures: list[MplFigure] = []
     with mock.patch.object(plot, "to_svg", lambda picture: pictures.append(picture) or UNPAINTED):
         drawing = FIGURES[name].draw(campaigns[name == "latencies"])
@@ -45,7 +60,7 @@ def test_words_stand_within_the_picture_and_not_on_each_other(
 def test_open_markers_of_as_many_devices_on_several_hosts_stand_apart_and_are_named_once() -> None:
     pictures: list[MplFigure] = []
     with mock.patch.object(plot, "to_svg", lambda picture: pictures.append(picture) or UNPAINTED):
-        FIGURES["scaling"].draw(odd_sizes.data("20 cells"))
+        FIGURES["scaling"].draw(load_campaigns("20 cells")[0])
     picture = pictures[0]
     picture.draw_without_rendering()
     found = 0
@@ -60,7 +75,7 @@ def test_open_markers_of_as_many_devices_on_several_hosts_stand_apart_and_are_na
 
 
 def test_steps_that_differ_little_have_few_ticks_with_many_digits() -> None:
-    data = odd_sizes.data("200 cells")
+    data, _ = load_campaigns("200 cells")
     steps = data.steps.assign(time_s=1034.5 + 1e-3 * data.steps["time_s"])
     pictures: list[MplFigure] = []
     with mock.patch.object(plot, "to_svg", lambda picture: pictures.append(picture) or UNPAINTED):

@@ -45,24 +45,24 @@ def test_percentiles_of_all_latencies_are_drawn_by_rate_and_configuration(data: 
         for dashes, quantity in (("--", "p50 TTFT"), ("-", "p99 TTFT")):
             means = [rows.loc[(name, rate, quantity), "mean"] for rate in (10.0, 20.0, 30.0)]
             assert (dashes, *np.round(means, 9)) in drawn
-    assert "n = 6 runs a point" in drawing.caption
+    assert "Each point is a cell's mean (6 runs)" in drawing.caption
 
 
 def test_a_finding_names_both_ends_at_the_highest_rate(data: FigureData) -> None:
     drawing = FIGURE.draw(data)
-    assert [sentence.partition(":")[0] for sentence in drawing.findings] == [
-        f"p99 {latency} at 30.0 requests/s" for latency in ("TTFT", "TPOT", "E2E")
+    assert [sentence.partition(" is from ")[0] for sentence in drawing.findings] == [
+        f"At 30.0 requests/s, p99 {latency}" for latency in ("TTFT", "TPOT", "E2E")
     ]
     low, high = drawing.findings[0].split(" to ")
     assert "1x4-local" in low
     assert "1x4-fabric" in high
     medians = FIGURE.draw(figure_data(SPEEDS, percentiles=(50,)))
-    assert medians.findings[0].startswith("p50 TTFT at 30.0 requests/s: from ")
+    assert medians.findings[0].startswith("At 30.0 requests/s, p50 TTFT is from ")
 
 
 def test_without_a_rate_or_a_latency_there_is_no_figure(data: FigureData) -> None:
     closed = replace(data, cells=data.cells.drop(columns=comparable_cells.REQUEST_RATE_COLUMN))
-    assert "no service was measured at a given rate" in FIGURE.draw(closed).empty_reason
+    assert "no service was measured at a fixed request rate" in FIGURE.draw(closed).empty_reason
     assert "no valid run has a median" in FIGURE.draw(figure_data(SPEEDS, percentiles=(90,))).empty_reason
     assert "no valid run has a median" in FIGURE.draw(figure_data(SPEEDS, status="crashed")).empty_reason
 
@@ -80,7 +80,7 @@ def test_one_composition_has_an_interval_over_runs() -> None:
 
 def test_requests_at_given_rates_have_no_scaling(data: FigureData) -> None:
     scaling = load_figure("scaling")
-    assert "given rates" in scaling.draw(data).empty_reason
+    assert "fixed rates" in scaling.draw(data).empty_reason
     metric = {"name": "ttft_ms_p50", "unit": "ms", "better": "lower"}
     led = replace(data, context={"campaign": {"metric": metric}})
-    assert "latency of requests does not scale" in scaling.draw(led).empty_reason
+    assert "request latency does not scale" in scaling.draw(led).empty_reason

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from campaign.spec.cell import Cell
@@ -22,17 +21,16 @@ def _five_percent(cell: Cell) -> float:
 
 
 def test_intervals_of_every_figure_hold_the_truth_and_ties_are_ties() -> None:
-    found = over(WHOLE, (*FIGURES, "hosts"), campaigns=4)
+    found = over(WHOLE, (*FIGURES, "hosts"), campaigns=2)
     for name in FIGURES:
         assert found[name].cover >= 90, name
-        assert found[name].wrong <= 25, name
-    assert found["hosts"].wrong <= 25
-    assert np.mean([each.wrong for each in found.values()]) <= 8
+        assert found[name].wrong == 0, name
+    assert found["hosts"].wrong == 0
 
 
 def test_without_a_second_composition_nothing_between_compositions_is_tested() -> None:
     found = over(
-        replace(WHOLE, compositions=1, repetitions=3), ("overhead", "node_spread", "scaling", "precision"), campaigns=2
+        replace(WHOLE, compositions=1, repetitions=3), ("overhead", "node_spread", "scaling", "precision"), campaigns=1
     )
     assert [found[name].tested for name in ("overhead", "node_spread", "scaling")] == [0, 0, 0]
     # Within a composition there is a test, and the lease cancels.
@@ -41,7 +39,7 @@ def test_without_a_second_composition_nothing_between_compositions_is_tested() -
 
 
 def test_drift_in_blocks_is_no_difference() -> None:
-    found = over(Planted(shapes="12", drift=5.0, repetitions=3), ("overhead",), campaigns=8)["overhead"]
+    found = over(Planted(shapes="12", drift=5.0, repetitions=3), ("overhead",), campaigns=4)["overhead"]
     assert found.cover >= 90
     assert found.wrong <= 17
 
@@ -54,6 +52,6 @@ def test_a_difference_of_five_percent_is_found() -> None:
 
 
 def test_two_campaigns_of_one_truth_and_equal_configurations_are_ties() -> None:
-    found = over(Planted(lease_sd=2.0), ("compare", "recommend"), campaigns=4)
+    found = over(Planted(lease_sd=2.0), ("compare", "recommend"), campaigns=3)
     assert found["compare"].cover >= 85
     assert [found[name].wrong for name in ("fail-on", "recommend")] <= [13, 13]

@@ -26,7 +26,7 @@ def changes(random: np.random.Generator, true: np.ndarray) -> pd.DataFrame:
 def test_of_the_intervals_that_are_shown_95_of_100_hold(cells: int, count: int, spread: float) -> None:
     random = np.random.default_rng(2)
     held = []
-    for _ in range(300):
+    for _ in range(300 if count == 1 else 60):
         shown = select_largest_changes(changes(random, spread * random.standard_normal(cells)), count)
         assert len(shown) == min(cells, count)
         held.append(float(((shown["low"] <= shown["true"]) & (shown["true"] <= shown["high"])).mean()))

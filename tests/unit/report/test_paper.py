@@ -23,6 +23,7 @@ from campaign.report.figure import build_figure_data, load_all_figures
 from campaign.report.paper import figures as paper
 from campaign.report.paper.latex import MAX_CAPTION_WORDS, MAX_TABLE_LINES, escape_latex, format_table, split_caption
 from tests.unit.report import report_data as synthetic
+from tests.unit.report.figure_columns import UNPAINTED
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +120,11 @@ def test_a_caption_has_few_words_and_loses_none(sentences: list[str]) -> None:
 def test_a_table_ends_with_its_page_whether_rows_take_one_line_or_several() -> None:
     short = format_table("t", "T.", ("a", "b"), [("x", "1")] * 90, "t.csv")
     assert short.count("x & 1") == MAX_TABLE_LINES
-    assert f"{90 - MAX_TABLE_LINES} further rows in t.csv." in short
+    assert f"{90 - MAX_TABLE_LINES} further rows are in t.csv." in short
     sentence = "words " * 40  # of 240 characters; a line of the page has 100
     long = format_table("t", "T.", ("a", "b"), [(sentence, "1")] * 90, "t.csv", total=100)
     assert long.count("& 1") == MAX_TABLE_LINES // 3
-    assert f"{100 - MAX_TABLE_LINES // 3} further rows in t.csv." in long
+    assert f"{100 - MAX_TABLE_LINES // 3} further rows are in t.csv." in long
     endless = format_table("t", "T.", ("a",), [("words " * 9999,)], "t.csv")
     assert "further" not in endless
 
@@ -136,11 +137,14 @@ def test_a_page_gets_svg_and_what_has_no_data_says_why(tables: Tables, tmp_path:
 
 
 def test_a_figure_that_does_not_exist_is_named_with_those_that_do(tables: Tables, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--only scalling: there is no such figure; there are .*scaling, "):
+    with pytest.raises(ConfigError, match=r"--only scalling: this figure does not exist; figures are .*scaling, "):
         paper.draw_figure_files(tables, tmp_path, for_paper=True, selection=["scalling"])
 
 
-def test_every_caption_has_at_most_so_many_words(tables: Tables, tmp_path: Path) -> None:
+def test_every_caption_has_at_most_so_many_words(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plot, "to_svg", lambda _: UNPAINTED)
     paper.draw_figure_files(tables, tmp_path, for_paper=True)
     captions = re.findall(r"\\caption\{(.*)\}\n", (tmp_path / "figures.tex").read_text())
     assert len(captions) > 5

@@ -176,7 +176,7 @@ def test_summary_counts_what_was_asked_and_what_came(measured: Tables, drawings:
         "compositions": "28",
     }  # fmt: skip
     assert [each["anchor"] for each in context["glances"]] == ["node-spread"]
-    assert context["lost"] == "Of 112 planned cells: 14 failed, 1 missing."
+    assert context["lost"] == "Of 112 planned cells, 14 failed and 1 is missing."
 
 
 def test_a_folded_section_has_its_finding_in_its_line() -> None:
@@ -223,7 +223,7 @@ def test_remarks_tell_what_counts_hide() -> None:
     remarks = context_of(of_records(records, cell, 3))["remarks"]
     assert len(remarks) == 4
     assert "fewer valid runs" in remarks[0]
-    assert "without an interval" in remarks[1]
+    assert "no interval" in remarks[1]
     assert "does not plan" in remarks[2]
     assert "host3" in remarks[3]
 
@@ -242,8 +242,8 @@ def test_a_cell_with_one_run_and_a_borrowed_interval_is_not_called_without_one()
     cells = build_cells_table(plan, runs)
     assert cells["ci_low"].notna().all()
     remarks = context_of((runs, cells))["remarks"]
-    assert not any("without an interval" in each for each in remarks)
-    assert any("1 cell with one valid run only, whose interval borrows the spread of other cells" in e for e in remarks)
+    assert not any("no interval" in each for each in remarks)
+    assert any("1 cell has only one valid run; the variance is estimated from other cells" in e for e in remarks)
 
 
 def test_outliers_are_told_though_their_cell_was_measured() -> None:
@@ -253,8 +253,8 @@ def test_outliers_are_told_though_their_cell_was_measured() -> None:
     coverage = context["coverage"]
     row = dict(zip(coverage["headings"], coverage["rows"][0], strict=True))
     assert row["Mean (samples/s)"] == "99.26"
-    assert "outlier, counted: repetition 4 (−19.8 %)" in row["Why, and flags"]
-    assert any("1 run of 1 cell marked as outliers" in remark for remark in context["remarks"])
+    assert "outlier (kept): repetition 4 (−19.8 %)" in row["Reasons and flags"]
+    assert any("1 run in 1 cell is marked as an outlier" in remark for remark in context["remarks"])
 
 
 def test_what_was_obtained_and_differs_is_flagged(page: str, measured: Tables) -> None:
@@ -298,7 +298,7 @@ def test_of_very_many_failed_runs_the_page_says_how_many_more_there_are() -> Non
     cell = synthetic.cell(synthetic.configuration())
     page = page_of(of_records([synthetic.record(cell, n, None, "crashed") for n in range(1, 603)], cell, 602))
     assert "Failed runs and their logs (602)" in page
-    assert "102 further failed runs are in tables/runs.csv" in page
+    assert "tables/runs.csv has 102 further failed runs" in page
 
 
 def test_a_flag_with_a_comma_is_one_flag() -> None:
@@ -310,7 +310,7 @@ def test_a_flag_with_a_comma_is_one_flag() -> None:
 
 def test_idle_time_is_told_with_the_longest(measured: Tables, page: str) -> None:
     idle = context_of(measured)["idle"]
-    assert "the longest was 2.0\u202fs, on lease lease-fabric-4x1" in idle
+    assert "The longest break was 2.0\u202fs, on lease lease-fabric-4x1" in idle
     assert idle in page
 
 
@@ -335,7 +335,7 @@ def test_without_two_runs_on_a_lease_idle_time_is_not_spoken_of() -> None:
 
 def test_hosts_left_out_are_named_with_the_reason(page: str, measured: Tables) -> None:
     assert ">host3</dt><dd>Slurm says DOWN: not responding &lt;script&gt;" in page
-    assert "1 host excluded from further allocations after a failure: host3." in page
+    assert "1 host was excluded from further allocations after a failure: host3." in page
     healthy = page_of(measured, hosts_left_out=[])
     assert "Excluded hosts" not in healthy
     assert "excluded from further allocations" not in healthy
@@ -344,9 +344,12 @@ def test_hosts_left_out_are_named_with_the_reason(page: str, measured: Tables) -
 @pytest.mark.parametrize(
     ("launchers", "said"),
     [
-        ({"slurm": 3}, "Slurm: every allocation was a Slurm job, every run a step in it"),
-        ({"local": 3}, "No scheduler: drivers and runs were processes on the machine where the campaign was started"),
-        ({"slurm": 2, "local": 1}, "campaign was started (1 run); Slurm: every allocation"),
+        ({"slurm": 3}, "Slurm started the runs: every allocation was a job, and every run a job step"),
+        (
+            {"local": 3},
+            "No scheduler was used: drivers and runs were processes on the machine that started the campaign",
+        ),
+        ({"slurm": 2, "local": 1}, "started the campaign (1 run); Slurm started the runs: every allocation"),
         ({}, None),
     ],
 )

@@ -24,7 +24,7 @@ from campaign.plan.write import write_plan
 from campaign.run.check_results import find_problems
 from campaign.run.measure_lease import _LeaseMeasurement
 from campaign.spec.record import RecordStore
-from campaign.spec.superseded import list_set_aside
+from campaign.spec.superseded import list_superseded
 from tests import measured_campaign
 
 
@@ -86,7 +86,7 @@ def of_another_time(results: Results) -> str:
     record = store.read_latest(*path.name.split(".")[:1], int(path.name.split(".")[1]))
     path.unlink()
     store.write(record.model_copy(update={"started": record.started + 5000.0, "ended": record.ended + 5000.0}))
-    return "was not within its lease"
+    return "was outside the time of its lease"
 
 
 def unshared(results: Results) -> str:
@@ -128,13 +128,13 @@ def journal_of(results: Results) -> Journal:
 def journal_torn(results: Results) -> str:
     path = journal_of(results).path
     path.write_bytes(path.read_bytes().replace(b"RESERVED", b'RESER\0"'))
-    return ".jsonl:2: is no line of a journal"
+    return ".jsonl:2: this line is damaged"
 
 
 def journal_short(results: Results) -> str:
     path = journal_of(results).path
     path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "RESERVED" not in line))
-    return ".jsonl:2: a lease that is PLANNED cannot become COMPOSING"
+    return ".jsonl:2: a lease cannot change from PLANNED to COMPOSING"
 
 
 def test_a_whole_campaign_has_no_problem(results: Results) -> None:
@@ -158,7 +158,7 @@ def test_what_is_damaged_is_named(results: Results, damage: Callable[[Results], 
 
 
 def test_a_directory_without_results_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds neither records nor a plan"):
+    with pytest.raises(ConfigError, match="this directory has neither records nor a plan"):
         list(find_problems(Results.from_directory(tmp_path)))
 
 
@@ -187,8 +187,8 @@ def test_a_damaged_record_of_a_finished_campaign_is_measured_again(
     assert measuring.list_missing_runs() == []
     measuring.move_damaged_records()
     assert len(measuring.list_missing_runs()) == 1
-    assert "1 record cannot be read and went to" in said[0]
-    (aside,) = list_set_aside(results.directory)
+    assert "1 damaged record moved to" in said[0]
+    (aside,) = list_superseded(results.directory)
     assert aside.why.startswith("damaged: ")
 
 

@@ -73,7 +73,7 @@ def test_a_driver_that_leaves_not_even_a_log_points_to_results_that_its_host_doe
     (tmp_path / "c").mkdir()
     job: Any = GoneJob(tmp_path / "7_0_log.err")
     with pytest.raises(
-        HostFailed, match=rf"and without a log, as on a host that does not see {tmp_path}; all hosts must"
+        HostFailed, match=rf"and without a log, as on a host that cannot access {tmp_path}; all hosts need"
     ):
         supervisor(tmp_path, job).wait_for_result(job, 0, 1)
     job.log_file.touch()

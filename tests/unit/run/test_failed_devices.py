@@ -76,7 +76,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 def test_a_device_that_fails_is_fenced_by_its_uuid_and_the_run_has_no_record(driver: Driver) -> None:
     with pytest.raises(
-        LaunchError, match=r"b \(a100, GPU-b\) failed on host1: .*ECC.*; it is fenced, and the run is repeated"
+        LaunchError, match=r"b \(a100, GPU-b\) failed on host1: .*ECC.*; the device is fenced, and the run is repeated"
     ):
         driver.judge(f"[rank1]: {ECC}")
     (fence,) = driver.fenced.read_active()
@@ -89,7 +89,7 @@ def test_a_device_that_fails_is_fenced_by_its_uuid_and_the_run_has_no_record(dri
     ids=["no rank", "one process for both", "a rank that there is not"],
 )
 def test_where_the_device_is_not_known_none_is_fenced(driver: Driver, log: str, changes: dict[str, Any]) -> None:
-    with pytest.raises(LaunchError, match="which of its devices is not known"):
+    with pytest.raises(LaunchError, match="it is unknown which one"):
         driver.judge(log, **changes)
     assert driver.names() == []
 
@@ -155,4 +155,4 @@ def test_after_a_crash_without_a_word_the_devices_are_listed_again(
     with pytest.raises(DeviceMismatchError):
         driver.judge("Segmentation fault")
     assert driver.names() == ["b"]
-    assert driver.fenced.read_active()[0].why == "its host does not list it any more"
+    assert driver.fenced.read_active()[0].why == "its host no longer lists it"

@@ -77,7 +77,7 @@ def test_what_prepares_and_cleans_up_runs_in_the_runs_directory_and_is_not_measu
 def test_a_run_that_could_not_be_prepared_is_no_run(tmp_path: Path, prepare: list[str]) -> None:
     ended, _, launcher = launched(tmp_path, prepare=[prepare, ["true"]], cleanup=[["touch", "{workload_dir}/left"]])
     assert "has no record" in ended.flags[0]
-    assert ("ended with 3 (no space)" if prepare[0] == "sh" else "was stopped after 7 s") in ended.flags[0]
+    assert ("ended with exit code 3 (no space)" if prepare[0] == "sh" else "was stopped after 7 s") in ended.flags[0]
     assert launcher.marks == ["prepare0", "cleanup0"]
     assert (tmp_path / "left").exists()
 

@@ -68,7 +68,10 @@ def test_waiting_names_the_process_that_really_holds_it_and_the_way_out(
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     (message,) = told
     assert message.startswith(f"waiting for process {holder.pid} (python")
-    assert f"of user root, which measures on this machine and holds {path} (end it" in message or os.geteuid()
+    assert (
+        f"of user root, which measures on this machine and holds {path} (if it is not a campaign, end it" in message
+        or os.geteuid()
+    )
     assert "machine_lock" in message
 
 
@@ -116,7 +119,9 @@ def test_a_lock_that_cannot_be_opened_is_named_with_the_remedy(take: Callable[[P
                 with hold_machine_locks([system(machine_lock=str(path))], refuse):
                     os._exit(1)
             except ConfigError as error:
-                right = f"{path}: cannot be locked" in str(error) and "in the system file: machine_lock" in str(error)
+                right = f"{path}: the file cannot be locked" in str(
+                    error
+                ) and "set `machine_lock` in the system file" in str(error)
                 os._exit(0 if right else 2)
             finally:
                 os._exit(3)

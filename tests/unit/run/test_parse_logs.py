@@ -21,7 +21,7 @@ from campaign.run import environment
 from campaign.run.check_results import find_problems
 from campaign.run.parse_logs import ParseSummary, parse_logs
 from campaign.run.since_measured import find_changes
-from campaign.spec.readings import READ_AGAIN, all_readings
+from campaign.spec.readings import REREAD_FLAG, read_all_readings
 from campaign.spec.record import Failure, Record, RecordedCell, RecordStore, read_record
 from tests.campaign_files import write_files
 
@@ -93,7 +93,7 @@ def test_a_reading_takes_the_place_of_what_was_read_and_of_nothing_else(measured
     now = measured.now
     assert (now.throughput_per_s, now.metrics["latency_us"], now.metrics["power_w"]) == (15.0, 3.0, 5.0)
     assert now.metrics["energy_per_sample_j"] == pytest.approx(2.0 * 12 / 15)
-    assert now.flags == ("composition: lacks one", READ_AGAIN)
+    assert now.flags == ("composition: lacks one", REREAD_FLAG)
     kept = {"throughput_per_s", "metrics", "flags"}
     assert {name for name in Record.model_fields if getattr(now, name) != getattr(read_record(path), name)} == kept
     assert path.read_bytes() == content
@@ -103,7 +103,7 @@ def test_a_reading_takes_the_place_of_what_was_read_and_of_nothing_else(measured
     assert measured.read(measured.campaign()).changed == 1
     assert (measured.now.throughput_per_s, "latency_us" in measured.now.metrics) == (12.0, False)
     assert measured.now.metrics["energy_per_sample_j"] == pytest.approx(2.0)
-    (readings, *_) = all_readings(measured.place.directory)
+    (readings, *_) = read_all_readings(measured.place.directory)
     assert [each["metric"] for each in readings.workloads["program"]["parsers"]] == ["throughput_per_s", "latency_us"]
     assert len(list(measured.place.log_readings.iterdir())) == 3
 
@@ -121,7 +121,7 @@ def test_tables_have_the_reading_and_the_report_says_so(measured: Measured) -> N
     tables = build_tables(read_campaign_results(campaign, measured.place.directory))
     assert not any("another parser" in note for note in tables.context["notes"])
     assert list(tables.runs["throughput_per_s"]) == list(tables.cells["mean"]) == [15.0]
-    assert READ_AGAIN in tables.runs["flags"][0]
+    assert REREAD_FLAG in tables.runs["flags"][0]
     assert any("were read again at" in note and "by its own parsers" in note for note in tables.context["notes"])
 
 
@@ -129,10 +129,10 @@ def test_tables_have_the_reading_and_the_report_says_so(measured: Measured) -> N
     ("changes", "keys", "left"),
     [
         ({"status": "crashed", "failure": Failure(reason="signal 11")}, {}, "that failed before"),
-        ({"log": ""}, {}, "without a log here"),
-        ({"log": "logs/gone.log"}, {}, "without a log here"),
-        ({"log": "../others.log"}, {}, "without a log here"),
-        ({}, {"command": ["echo", "rate: 1"]}, "of another command"),
+        ({"log": ""}, {}, "without a stored log"),
+        ({"log": "logs/gone.log"}, {}, "without a stored log"),
+        ({"log": "../others.log"}, {}, "without a stored log"),
+        ({}, {"command": ["echo", "rate: 1"]}, "of workloads whose command has changed"),
     ],
 )
 def test_a_run_that_a_parser_has_no_part_in_is_left(
@@ -163,7 +163,7 @@ def test_a_log_that_was_cut_makes_no_good_run_a_bad_one(measured: Measured, left
     measured.record(measured.campaign())
     (measured.place.directory / "logs" / "program.log").write_text(left)
     parsed = measured.read(measured.campaign(parsers=SWAPPED))
-    assert (parsed.path, parsed.skipped) == (None, {"whose log is not whole any more": 1})
+    assert (parsed.path, parsed.skipped) == (None, {"whose log is no longer complete": 1})
     assert measured.now.throughput_per_s == 12.0
 
 
@@ -203,7 +203,7 @@ def test_a_damaged_reading_is_named_and_no_record_is_measured_again_for_it(measu
 
 def test_what_reads_no_log_is_refused(tmp_path: Path) -> None:
     steps = load_campaign(write_files(tmp_path))
-    with pytest.raises(ConfigError, match="none of steps has a parser"):
+    with pytest.raises(ConfigError, match="none of the workloads steps has a parser"):
         parse_logs(steps, RecordStore(tmp_path / "results"))
 
 

@@ -18,4 +18,4 @@ def test_a_driver_reads_the_plan_that_is_measured_whatever_lies_in_its_place(tmp
     path.parent.mkdir(parents=True)
     path.write_text("planted")
     _LeaseMeasurement(plan, results, print, "")
-    assert path.read_text() == plan.text()
+    assert path.read_text() == plan.format_text()

@@ -68,7 +68,7 @@ def test_packages_of_fabric_and_launcher_are_told(tmp_path: Path, monkeypatch: p
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "submitit" else find(name))
     (told,) = find_missing_software(load(tmp_path, {**PROGRAM, "system.launcher": "slurm"}))
-    assert "need the package submitit; run: " in told
+    assert "needs the package submitit; run: " in told
     assert "pip install submitit" in told
 
 
@@ -102,10 +102,10 @@ def test_a_machine_that_can_emulate_hosts_needs_no_words(tmp_path: Path, monkeyp
     ("slurm", "words"),
     [
         ({"overrides": [{"when": "hots > 1", "partition": "wide"}]}, r"slurm\.overrides\.0\.when: .*hots"),
-        ({"additional": {"comment": "mine"}}, "additional: comment: is set by the campaign"),
+        ({"additional": {"comment": "mine"}}, "additional.comment: option 'comment' is set by the campaign"),
         (
             {"overrides": [{"when": "devices == 2", "additional": {"output": "x"}}]},
-            "additional: output: is set by the campaign",
+            "additional.output: option 'output' is set by the campaign",
         ),
     ],
 )

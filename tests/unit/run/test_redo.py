@@ -25,7 +25,7 @@ from campaign.plan.request import PlanRequest
 from campaign.run.redo import find_matching_runs
 from campaign.run.redo import move_records_for_redo as move
 from campaign.spec.record import RecordStore
-from campaign.spec.superseded import RecordedHosts, list_set_aside, set_aside
+from campaign.spec.superseded import RecordedHosts, list_superseded, supersede_records
 from tests.campaign_files import load
 from tests.campaign_records import fill
 
@@ -71,7 +71,7 @@ def put(store: RecordStore, run: tuple[str, int], *hosts: str) -> None:
 
 def again(store: RecordStore, results: Results, *hosts: str) -> None:
     """Measure on these hosts what was set aside last."""
-    last = list_set_aside(results.directory)[-1]
+    last = list_superseded(results.directory)[-1]
     for run in last.runs:
         record = RecordStore(last.directory).read_latest(*run)
         store.write(record.model_copy(update={"hosts": hosts}))
@@ -114,7 +114,7 @@ def test_exactly_the_runs_of_the_host_are_set_aside(campaign: Campaign, results:
     before = {run: store.path(*run).read_bytes() for run in store.list_keys()}
     redo(campaign, results, ON_2)
     assert store.list_keys() == set(before) - gone
-    (kept,) = list_set_aside(results.directory)
+    (kept,) = list_superseded(results.directory)
     assert {run: kept.path(run).read_bytes() for run in kept.runs} == {run: before[run] for run in gone}
     plan = read_plan(PlanRequest(campaign.path, results.root, ON_2))
     assert plan.missing == len(gone)
@@ -148,14 +148,14 @@ def test_what_was_moved_and_not_measured_yet_is_no_record(
     again(store, results, "host1")
     with pytest.raises(ConfigError, match="has a record"):
         redo(campaign, results, ON_2)
-    assert len(list_set_aside(results.directory)) == 1
+    assert len(list_superseded(results.directory)) == 1
 
 
 def test_runs_that_came_to_the_host_again_are_set_aside_again(campaign: Campaign, results: Results) -> None:
     redo(campaign, results, ON_2)
     again(RecordStore(results.directory), results, "host2")
     redo(campaign, results, ON_2)
-    first, second = list_set_aside(results.directory)
+    first, second = list_superseded(results.directory)
     assert set(first.runs) == set(second.runs)
 
 
@@ -186,7 +186,7 @@ def test_nothing_is_set_aside_under_a_running_lease(campaign: Campaign, results:
     lease = f"{expand_matrix(campaign).cells[0].configuration.name}.c1"
     with (
         files.hold_lock(results.work_directory(lease) / "driver.lock"),
-        pytest.raises(ConfigError, match="is being measured now"),
+        pytest.raises(ConfigError, match="is being measured, so its records"),
     ):
         redo(campaign, results, ON_2)
     assert RecordStore(results.directory).list_keys() == before
@@ -194,7 +194,7 @@ def test_nothing_is_set_aside_under_a_running_lease(campaign: Campaign, results:
 
 def test_an_expression_over_axes_selects_all_runs_of_the_cells(campaign: Campaign, results: Results) -> None:
     redo(campaign, results, "batch == 2")
-    (kept,) = list_set_aside(results.directory)
+    (kept,) = list_superseded(results.directory)
     assert {cell for cell, _ in kept.runs} == batch_2(campaign)
     assert not batch_2(campaign) & {cell for cell, _ in RecordStore(results.directory).list_keys()}
 
@@ -233,10 +233,10 @@ def test_run_moves_nothing_and_names_the_command_that_does(
 
 
 def test_damaged_files_are_named(campaign: Campaign, results: Results, store: RecordStore) -> None:
-    made = set_aside(store, [min(store.list_keys())], where=ON_2)
+    made = supersede_records(store, [min(store.list_keys())], where=ON_2)
     (made.directory / "why.json").write_text("{")
     with pytest.raises(RecordError, match=r"why\.json"):
-        list_set_aside(results.directory)
+        list_superseded(results.directory)
     path = store.path(*min(store.list_keys()))
     path.write_text(json.dumps({"hosts": 3}))
     with pytest.raises(RecordError, match=path.name):
@@ -261,7 +261,7 @@ def test_no_record_is_ever_lost_or_doubled(
             redo(campaign, results, f"host == '{host}'")
         return
     redo(campaign, results, f"host == '{host}'")
-    (aside,) = list_set_aside(results.directory)
+    (aside,) = list_superseded(results.directory)
     assert set(aside.runs) == touched
     assert store.list_keys() == set(runs) - touched
     assert RecordStore(aside.directory).list_keys() == touched

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from campaign.common.errors import LaunchError
-from campaign.run.launched_run import MAX_TRIES, repeat_until_undisturbed
+from campaign.run.launched_run import MAX_PACE_TRIES, MAX_TRIES, repeat_until_undisturbed
 from campaign.spec.record import Failure
-from campaign.workloads.failures import KILLED_FROM_OUTSIDE, PACE_NOT_HELD
+from campaign.workloads.failures import KILLED_FROM_OUTSIDE, PACE_NOT_HELD, REPEATED_FOR_PACE
 from campaign.workloads.protocol import Outcome, StepEnd
 
 FINE = (StepEnd((0,), 0.0, 1.0), Outcome("ok", throughput_per_s=9.9))
@@ -29,8 +29,6 @@ Launched = tuple[StepEnd, Outcome]
         ([LATE, SHOT, FINE], 2),
         ([SHOT, CRASHED, FINE], 1),
         ([SHOT] * MAX_TRIES, MAX_TRIES - 1),
-        ([BUSY, BUSY, FINE], 2),
-        ([BUSY] * MAX_TRIES, MAX_TRIES - 1),
     ],
 )
 def test_the_first_undisturbed_launch_counts(launches: list[Launched], counts: int) -> None:
@@ -38,7 +36,26 @@ def test_the_first_undisturbed_launch_counts(launches: list[Launched], counts: i
     assert repeat_until_undisturbed("run", lambda: next(left)) == launches[counts]
 
 
-@pytest.mark.parametrize("launches", [[SLOWED] * MAX_TRIES, [SHOT, SHOT, SLOWED], [LATE, SHOT, SHOT]])
+@pytest.mark.parametrize(
+    ("launches", "counts"),
+    [
+        ([BUSY, BUSY, FINE], 2),
+        ([BUSY] * (MAX_PACE_TRIES - 1) + [FINE], MAX_PACE_TRIES - 1),
+        ([BUSY, SHOT, SLOWED, BUSY, CRASHED], 4),
+        ([BUSY] * MAX_PACE_TRIES, MAX_PACE_TRIES - 1),
+    ],
+)
+def test_a_launch_after_one_that_lost_its_pace_is_flagged(launches: list[Launched], counts: int) -> None:
+    left = iter(launches)
+    ended, outcome = repeat_until_undisturbed("run", lambda: next(left))
+    assert outcome == launches[counts][1]
+    assert ended.flags == (REPEATED_FOR_PACE,)
+    assert list(left) == launches[counts + 1 :]
+
+
+@pytest.mark.parametrize(
+    "launches", [[SLOWED] * MAX_TRIES, [SHOT, SHOT, SLOWED], [LATE, SHOT, SHOT], [BUSY, LATE, BUSY, SHOT, SHOT]]
+)
 def test_a_machine_that_disturbs_every_launch_gives_no_record(launches: list[Launched]) -> None:
     left = iter(launches)
     with pytest.raises(LaunchError, match=f"disturbed {MAX_TRIES} times in a row"):

@@ -15,7 +15,9 @@ from campaign.workloads.protocol import Outcome
     [("ok", ("gpu:1 on h was never busy",), "invalid"), ("ok", (), "ok"), ("crashed", ("gpu:1",), "crashed")],
 )
 def test_a_run_whose_devices_did_nothing_is_invalid(status: Status, unused: tuple[str, ...], expected: Status) -> None:
-    found = invalidate_if_devices_idle(Outcome(status, throughput_per_s=5.0), TelemetrySummary(unused=unused))
+    found = invalidate_if_devices_idle(
+        Outcome(status, throughput_per_s=5.0), TelemetrySummary(unused_device_messages=unused)
+    )
     assert found.status == expected
     if expected == "invalid":
         assert found.failure is not None

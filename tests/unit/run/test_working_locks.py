@@ -45,7 +45,7 @@ def test_locks_that_nobody_keeps_are_found_by_two_processes(tmp_path: Path, monk
     monkeypatch.setattr(files.fcntl, "flock", lambda *_: None)
     kind = files.find_file_system(tmp_path)[0]
     with pytest.raises(
-        RecordError, match=rf"its file system \({kind}\) lets two processes hold one lock; use --results on"
+        RecordError, match=rf"its file system \({kind}\) lets two processes hold the same lock; choose --results on"
     ):
         hold_process_lock(tmp_path, across_hosts=False).__enter__()
     assert list(tmp_path.iterdir()) == []
@@ -60,7 +60,7 @@ def test_the_lock_of_a_live_process_that_is_not_seen_is_another_mounts(
     path.unlink()
     path.write_text(content)
     with pytest.raises(
-        RecordError, match=f"does not show the lock that process {other.pid} holds, as through another mount"
+        RecordError, match=f"does not show the lock that process {other.pid} holds, perhaps because it is mounted twice"
     ):
         hold_process_lock(tmp_path, across_hosts=False).__enter__()
     other.communicate("\n")
@@ -84,5 +84,5 @@ def test_locks_of_one_host_are_refused_where_hosts_share_them(
     if not refused:
         with hold_process_lock(tmp_path, across_hosts=True):
             return
-    with pytest.raises(RecordError, match=rf"\({kind}\) is mounted with {option}, so that hosts do not see"):
+    with pytest.raises(RecordError, match=rf"\({kind}\) is mounted with {option}, so hosts do not see"):
         hold_process_lock(tmp_path, across_hosts=True).__enter__()

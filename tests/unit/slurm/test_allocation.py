@@ -40,5 +40,5 @@ def test_hosts_that_slurm_chose_have_devices_of_their_own() -> None:
 
 
 def test_fewer_hosts_than_composed_are_an_error() -> None:
-    with pytest.raises(LaunchError, match="1 hosts, 2 were requested"):
+    with pytest.raises(LaunchError, match=r"1 host \(host1\), but 2 were requested"):
         place_on_hosts(WANTED, ("host1",))

@@ -47,7 +47,7 @@ def test_a_log_that_cannot_be_written_does_not_end_a_call(tmp_path: Path) -> Non
 
 def test_no_slurm_says_what_to_do_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"squeue: there is no Slurm on this machine.*snakemake --profile local"):
+    with pytest.raises(ConfigError, match=r"squeue: Slurm is not installed on this machine.*snakemake --profile local"):
         SlurmCommands()("squeue", "--me")
 
 
@@ -55,7 +55,7 @@ def test_a_program_that_may_not_be_started_is_no_slurm(tmp_path: Path) -> None:
     program = tmp_path / "squeue"
     program.write_text("#!/bin/sh\n")
     program.chmod(stat.S_IRUSR)
-    with pytest.raises(ConfigError, match="no Slurm on this machine"):
+    with pytest.raises(ConfigError, match="Slurm is not installed on this machine"):
         SlurmCommands()(str(program))
 
 

@@ -76,7 +76,7 @@ def test_the_last_reason_counts(excluded: ExcludedHosts) -> None:
 def test_a_damaged_file_still_leaves_the_host_out(excluded: ExcludedHosts, content: str) -> None:
     add(excluded, host2="down")["host2"].write_text(content)
     assert excluded.read_current() == {"host2": "unknown"}
-    assert excluded.readmit_hosts(controller("down"), system()) == {"host2": "after 60 minutes"}
+    assert excluded.readmit_hosts(controller("down"), system()) == {"host2": "its exclusion ended after 60 minutes"}
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -130,7 +130,7 @@ def test_a_host_that_fails_again_after_a_check_is_left_out_for_an_hour(excluded:
         aged(add(excluded, host2="wrong devices")["host2"], module._CHECK_INTERVAL_S)
         assert set(excluded.readmit_hosts(controller("idle"), system())) == lifted
     aged(excluded.path("host2"), module._EXCLUSION_S)
-    assert excluded.readmit_hosts(controller("idle"), system()) == {"host2": "after 60 minutes"}
+    assert excluded.readmit_hosts(controller("idle"), system()) == {"host2": "its exclusion ended after 60 minutes"}
 
 
 def test_a_driver_can_blame_hosts() -> None:

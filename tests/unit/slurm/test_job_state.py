@@ -31,7 +31,7 @@ def verdict(
         QueueSnapshot(
             asked_s, reachable, True, "" if reachable else "connect failure", {job.job_id: job for job in jobs}
         ),
-        result_there=result,
+        has_result=result,
         submitted_s=submitted_s,
         now_s=now,
         latency_s=latency_s,
@@ -74,7 +74,7 @@ def test_nothing_is_given_up_before_it_was_missing_for_the_latency(
 ) -> None:
     told = verdict(*[known] if known else [], **situation)
     assert not told.done
-    assert told.words
+    assert told.description
     if not told.alive:
         assert told.missing_since_s is not None
         cancelled_in_the_queue = known is not None and known.state == "CANCELLED" and not known.hosts
@@ -117,18 +117,18 @@ def test_whatever_happens_a_job_that_stays_over_is_given_up_in_the_end(
 def test_an_end_without_a_result_counts_after_the_latency(state: str) -> None:
     first = verdict(job(state, hosts=("host1",)), now=3000.0)
     assert (first.alive, first.state, first.missing_since_s) == (True, state, 3000.0)
-    assert "its result has not appeared yet" in first.words
+    assert "its result has not appeared yet" in first.description
     assert verdict(job(state, hosts=("host1",)), now=3059.0, missing=3000.0).alive
     last = verdict(job(state, hosts=("host1",)), now=3060.0, missing=3000.0)
     assert (last.alive, last.done, last.hosts) == (False, False, ("host1",))
-    assert "on host1" in last.words
-    assert "left no result" in last.words
+    assert "on host1" in last.description
+    assert "left no result" in last.description
 
 
 def test_a_job_that_was_cancelled_in_the_queue_is_not_waited_for() -> None:
     told = verdict(job("CANCELLED"), now=3000.0)
     assert (told.alive, told.state) == (False, "CANCELLED")
-    assert "left no result" in told.words
+    assert "left no result" in told.description
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_job_that_was_cancelled_in_the_queue_is_not_waited_for() -> None:
     ],
 )
 def test_words_for_an_end(known: SlurmJob, words: str) -> None:
-    assert words in verdict(known).words
+    assert words in verdict(known).description
 
 
 def test_a_look_from_before_the_submission_says_nothing() -> None:
@@ -162,7 +162,7 @@ def test_a_forgotten_job_is_lost_after_a_grace_and_never_at_once() -> None:
     assert verdict(latency_s=0.0, now=2500.0, asked_s=2000.0, missing=2001.0).alive
     last = verdict(latency_s=0.0, now=2100.0, asked_s=2090.0, missing=2001.0)
     assert (last.alive, last.state) == (False, LOST)
-    assert "lost" in last.words
+    assert "lost" in last.description
 
 
 def test_accounting_that_is_late_does_not_keep_a_job_alive_for_ever() -> None:
@@ -180,10 +180,10 @@ def test_a_job_that_is_seen_again_begins_its_grace_anew() -> None:
 def test_nothing_is_lost_while_the_controller_does_not_answer() -> None:
     told = verdict(reachable=False, missing=1.0, now=1e6)
     assert (told.alive, told.missing_since_s) == (True, None)
-    assert "connect failure" in told.words
+    assert "connect failure" in told.description
     running = verdict(job("RUNNING", hosts=("host1",)), reachable=False)
     assert (running.alive, running.state) == (True, "RUNNING")
-    assert "does not answer" in running.words
+    assert "does not answer" in running.description
     assert not verdict(job("FAILED"), reachable=False, missing=1.0).alive
 
 
@@ -215,7 +215,7 @@ def test_hosts_that_are_down_are_named(reason: str) -> None:
 def test_a_reason_that_a_waiting_job_has_too_is_no_statement_that_it_cannot_start(reason: str) -> None:
     told = verdict(job("PENDING", reason))
     assert (told.alive, told.stuck, told.needs_hosts, told.hosts) == (True, True, True, ())
-    assert told.words == f"waits in the queue ({reason})"
+    assert told.description == f"waits in the queue ({reason})"
 
 
 # Reason codes: squeue(1), slurm.schedmd.com/job_reason_codes.html (25.05), and what 22.05 printed (tests/data/slurm).
@@ -244,7 +244,7 @@ def test_a_reason_that_a_waiting_job_has_too_is_no_statement_that_it_cannot_star
 def test_a_reason_that_does_not_pass_is_told(reason: str) -> None:
     told = verdict(job("PENDING", reason))
     assert (told.alive, told.stuck) == (True, True)
-    assert reason in told.words
+    assert reason in told.description
     assert not verdict(job("PENDING", reason), reachable=False).stuck
 
 
@@ -273,7 +273,7 @@ def test_a_reason_that_does_not_pass_is_told(reason: str) -> None:
 def test_a_reason_that_passes_is_waited_for(reason: str) -> None:
     told = verdict(job("PENDING", reason))
     assert (told.alive, told.stuck) == (True, False)
-    assert "waits in the queue" in told.words
+    assert "waits in the queue" in told.description
 
 
 @pytest.mark.parametrize("state", ["PENDING", "REQUEUE_HOLD"])
@@ -281,7 +281,7 @@ def test_a_reason_that_passes_is_waited_for(reason: str) -> None:
 def test_a_job_that_a_person_holds_is_waited_for(state: str, reason: str) -> None:
     told = verdict(job(state, reason))
     assert (told.alive, told.stuck, told.held) == (True, False, True)
-    assert f"scontrol release {job(state, reason).job_id}" in told.words
+    assert f"scontrol release {job(state, reason).job_id}" in told.description
 
 
 @pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"])

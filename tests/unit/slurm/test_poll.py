@@ -216,7 +216,7 @@ def test_a_site_without_sacct_is_one_without_accounting(tmp_path: Path, monkeypa
 
 def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="no Slurm on this machine"):
+    with pytest.raises(ConfigError, match="Slurm is not installed on this machine"):
         QueuePoll(tmp_path / "slurm", SlurmCommands(), 30.0).take_snapshot()
 
 

@@ -28,7 +28,7 @@ _RETRYING = "sbatch: error: Slurm temporarily unable to accept job, sleeping and
 def test_too_many_jobs_means_wait(text: str, limit: str) -> None:
     refusal = parse_refusal(text)
     assert refusal.kind == "wait"
-    assert limit in refusal.words
+    assert limit in refusal.message
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_a_controller_that_does_not_answer_is_transient(text: str) -> None:
 def test_a_mistake_names_what_to_change(text: str, key: str) -> None:
     refusal = parse_refusal(text)
     assert (refusal.kind, refusal.key) == ("mistake", key)
-    assert "sleeping" not in refusal.words
-    assert "sbatch: error" not in refusal.words
+    assert "sleeping" not in refusal.message
+    assert "sbatch: error" not in refusal.message
 
 
 def test_slurms_own_words_are_told() -> None:
     text = f"sbatch: error: invalid partition specified: nowhere\n{_FAILED}Invalid partition name specified"
-    assert "invalid partition specified: nowhere" in parse_refusal(text).words
+    assert "invalid partition specified: nowhere" in parse_refusal(text).message
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_slurms_own_words_are_told() -> None:
 def test_a_banner_of_the_site_is_no_reason(banner: str) -> None:
     refusal = parse_refusal(f"{banner}\n{_FAILED}Invalid qos specification")
     assert (refusal.kind, refusal.key) == ("mistake", "qos")
-    assert banner not in refusal.words
+    assert banner not in refusal.message
     refusal = parse_refusal(f"{banner}\nsbatch: unrecognized option '--nonsense'")
     assert (refusal.kind, refusal.key) == ("mistake", "additional")
 
@@ -111,8 +111,8 @@ def test_a_banner_of_the_site_is_no_reason(banner: str) -> None:
 @given(st.text(max_size=200))
 def test_every_refusal_is_one_sentence(text: str) -> None:
     refusal = parse_refusal(text)
-    assert refusal.words
-    assert "\n" not in refusal.words
+    assert refusal.message
+    assert "\n" not in refusal.message
 
 
 def test_what_is_not_known_is_not_guessed() -> None:

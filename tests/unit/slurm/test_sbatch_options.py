@@ -53,7 +53,7 @@ def parameters(options: SlurmOptions | None = None, of: SystemFile | None = None
     ],
 )
 def test_who_chooses_the_hosts(fabric: str, slurm: dict[str, Any], pinned: bool) -> None:
-    assert system(fabric, **slurm).pins_hosts is pinned
+    assert system(fabric, **slurm).are_hosts_pinned is pinned
 
 
 def test_devices_that_come_on_top_of_a_hosts_own_are_asked_for_with_them() -> None:
@@ -163,12 +163,12 @@ def test_a_further_option_replaces_ours_under_either_spelling() -> None:
 
 @pytest.mark.parametrize("name", ["comment", "array", "output", "job-name", "open-mode", "signal", "parsable"])
 def test_what_a_driver_is_found_by_cannot_be_replaced(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"additional: {name}: is set by the campaign"):
+    with pytest.raises(ConfigError, match=f"additional: option '{name}' is set by the campaign"):
         parse_slurm_options({"additional": {name: "x"}})
 
 
 def test_a_key_of_the_system_file_is_named_where_it_is_given_elsewhere() -> None:
-    with pytest.raises(ConfigError, match=r"gres is given in the system file only \(`slurm\.gres`\)"):
+    with pytest.raises(ConfigError, match=r"gres can only be set in the system file \(`slurm\.gres`\)"):
         parse_slurm_options({"gres": "gpu:a100"})
 
 
@@ -193,7 +193,7 @@ def test_what_a_person_may_say(given: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"partion": "gpu"}, "partion: .*there are: partition, account, qos"),
+        ({"partion": "gpu"}, "partion: .*the allowed keys are: partition, account, qos"),
         ({"time_min": 0}, "time_min: .*greater than or equal to 1"),
         ("gpu", "gpu: "),
     ],

@@ -388,7 +388,7 @@ def cluster(ports: int = 2, local_gb_per_s: float | None = None) -> Cluster:
         for i in (1, 2)
     )
     spec = ClusterSpec(hosts=hosts, rates=LinkRates(local_gb_per_s=local_gb_per_s))
-    names = list_namespaces(spec.emulation_spec())
+    names = list_namespaces(spec.to_emulation_spec())
     held = HeldNamespaces(
         pid=1, user=False, isolated=True, descriptors={name: {"net": 10 + i} for i, name in enumerate(names)}
     )

@@ -150,5 +150,5 @@ def test_a_step_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_without_slurm_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConfigError, match="no Slurm on this machine"):
+    with pytest.raises(ConfigError, match="Slurm is not installed on this machine"):
         run_script_on_hosts(HOSTS, "true")

@@ -82,10 +82,10 @@ def test_an_identity_is_the_same_however_the_fabric_writes_it() -> None:
 @pytest.mark.parametrize(
     ("said", "composition", "what"),
     [
-        (lines(A100), composed(), "1 devices found, 2 composed"),
-        (lines(), composed(), "0 devices found, 2 composed"),
-        (lines(A100, "Tesla T4"), composed(), f"1 of 2 a100 report '{A100}'; found Tesla T4"),
-        (lines(A100, A100)[1:], composed(1), f"slot0 ({UUID.format(0)}) not among {UUID.format(1)}"),
+        (lines(A100), composed(), "only 1 of 2 devices found"),
+        (lines(), composed(), "only 0 of 2 devices found"),
+        (lines(A100, "Tesla T4"), composed(), f"1 of 2 a100 devices report '{A100}'; the host lists Tesla T4"),
+        (lines(A100, A100)[1:], composed(1), f"missing: slot0 ({UUID.format(0)}); listed: {UUID.format(1)}"),
         (("device NVIDIA-SMI has failed because it couldn't communicate", "exit 9"), composed(), "exit code 9"),
         (("device sh: nvidia-smi: not found", "exit 127"), composed(), "nvidia-smi: not found"),
         ((), composed(), "exit code unknown"),
@@ -97,7 +97,7 @@ def test_fewer_and_other_devices_are_a_problem(said: tuple[str, ...], compositio
 
 def test_devices_that_only_count_are_counted() -> None:
     assert problem(("device 0", "device 1", "exit 0"), composed(model="core"), identified=False) is None
-    assert "1 devices" in (problem(("device 0", "exit 0"), composed(model="core"), identified=False) or "")
+    assert "only 1 of" in (problem(("device 0", "exit 0"), composed(model="core"), identified=False) or "")
     # Slurm tells nothing of a gres that is not called gpu; that it granted the step is all that is known.
     assert problem(("exit 0",), composed(model="core"), identified=False, slurm={"gres": "fgpu"}) is None
 
@@ -156,7 +156,7 @@ def test_what_was_seen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("answers", "kind", "hosts"),
     [
-        (HostAnswers({"host1": lines(A100)}), DeviceMismatchError, {"host1": "1 devices found, 2 composed"}),
+        (HostAnswers({"host1": lines(A100)}), DeviceMismatchError, {"host1": "only 1 of 2 devices found"}),
         (HostAnswers({}, "failed", {"host1": "connection failure"}), HostFailed, {"host1": "connection failure"}),
     ],
 )  # fmt: skip
@@ -209,7 +209,7 @@ def test_other_vendors_devices_are_listed_and_compared() -> None:
     rows = tuple(f"device {i},0000:c{i}:00.0,{UUID.format(i).removeprefix('GPU-')},7" for i in range(2))
     assert compare_devices(amd, composed(), {"host1": (header, *rows, "exit 0")}, is_identified=True).problems == {}
     one = compare_devices(amd, composed(), {"host1": (header, rows[0], "exit 0")}, is_identified=True).problems
-    assert one == {"host1": "1 devices found, 2 composed"}
+    assert one == {"host1": "only 1 of 2 devices found"}
     tiles = Composition((replace(composed().hosts[0], devices=numbered(composed(), "0.{}")),))
     intel = system(devices={"a100": {"runs_on": "xpu", "reported_as": "Intel(R) Data Center GPU Max 1550"}})
     card = 'device "00000000-0000-0029-0000-002f0bd58086","0000:29:00.0","Intel(R) Data Center GPU Max 1550"'

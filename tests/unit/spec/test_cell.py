@@ -72,8 +72,8 @@ def test_a_stored_configuration_is_read_without_its_layout() -> None:
 
 
 def test_words_say_each_only_of_several_hosts() -> None:
-    assert Configuration("x", 1, 2, 2, 1, "d", "local", "local").words() == "1 host with 2 local d, 1 used"
-    assert Configuration("x", 2, 2, 1, 2, "d", "hybrid", "local").words() == "2 hosts with 1 local + 1 fabric d each"
+    assert Configuration("x", 1, 2, 2, 1, "d", "local", "local").describe() == "1 host with 2 local d, 1 used"
+    assert Configuration("x", 2, 2, 1, 2, "d", "hybrid", "local").describe() == "2 hosts with 1 local + 1 fabric d each"
 
 
 def test_label_names_every_axis() -> None:

@@ -37,7 +37,7 @@ def path(campaign: Campaign, tmp_path: Path) -> Path:
 
 def test_it_is_read_as_it_was_written(campaign: Campaign, path: Path) -> None:
     document = read_lease_plan(path)
-    assert document.text() == path.read_text()
+    assert document.format_text() == path.read_text()
     assert document.model_copy(update={"checksum": ""}) == plans_of(campaign)["1x1-local.c1"]
     assert path.name == "1x1-local.c1.json"
 
@@ -45,7 +45,7 @@ def test_it_is_read_as_it_was_written(campaign: Campaign, path: Path) -> None:
 def test_it_says_all_that_the_campaign_says_of_the_lease(campaign: Campaign, path: Path) -> None:
     document = read_lease_plan(path)
     cells = [cell for cell in expand_matrix(campaign).cells if cell.configuration.name == "1x1-local"]
-    assert list(document.work) == cells
+    assert list(document.work_cells) == cells
     for cell in cells:
         assert document.specification(cell) == build_specification(campaign, cell)
         assert hash_specification(document.specification(cell)) == cell.id

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from campaign.spec.cell import Settings
 from campaign.spec.run_numbers import (
     MAX_RUNS_PER_COMPOSITION,
-    composition_of,
     compute_run_number,
+    get_composition_number,
+    get_number_in_composition,
     list_run_numbers,
-    number_in_composition,
 )
 
 SIZES = st.integers(1, MAX_RUNS_PER_COMPOSITION)
@@ -21,7 +21,7 @@ SIZES = st.integers(1, MAX_RUNS_PER_COMPOSITION)
 @given(SIZES, SIZES)
 def test_a_number_says_the_composition_and_the_run_in_it(composition: int, number: int) -> None:
     run = compute_run_number(composition, number)
-    assert (composition_of(run), number_in_composition(run)) == (composition, number)
+    assert (get_composition_number(run), get_number_in_composition(run)) == (composition, number)
     assert len(str(run)) <= 6
 
 

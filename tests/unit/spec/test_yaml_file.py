@@ -138,9 +138,9 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for path, message in (
         (tmp_path / "absent.yaml", "no such file"),
         (bytes_, "is not UTF-8 text \\(byte 6\\); save it in UTF-8"),
-        (tmp_path, "no regular file"),
-        (pipe, "no regular file"),
-        (huge, f"{yaml_file.MAX_BYTES} at most are read"),
+        (tmp_path, "instead of a regular file"),
+        (pipe, "instead of a regular file"),
+        (huge, f"at most {yaml_file.MAX_BYTES} are allowed"),
         (Path("with\0nul"), "cannot be read|no such file"),
     ):
         with pytest.raises(ConfigError, match=message):

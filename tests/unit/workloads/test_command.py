@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from campaign.common.errors import ConfigError
 from campaign.workloads.command import CommandWorkload
-from campaign.workloads.command_template import RESERVED_NAMES, check_template, fill_template, template_values
+from campaign.workloads.command_template import RESERVED_NAMES, check_template, collect_template_values, fill_template
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers.reading import NO_END_MARK
 from campaign.workloads.protocol import Outcome, StepEnd
@@ -53,7 +53,7 @@ def test_an_axis_replaces_the_default_of_an_option(tmp_path: Path) -> None:
 
 
 def test_exactly_the_documented_names_can_be_filled_in() -> None:
-    assert set(template_values({"size": 3}, one_cell(), 1)) == RESERVED_NAMES | {"size"}
+    assert set(collect_template_values({"size": 3}, one_cell(), 1)) == RESERVED_NAMES | {"size"}
 
 
 def test_the_workload_says_which_test_of_its_output_counts(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ INNOCENT = (
 
 def cause(log: str | Log, codes: Sequence[int | None], **more: Any) -> tuple[str, Failure]:
     """Status and failure of a run that is not ok; more: what else is known of its end."""
-    found = classify_failure(log, codes, **{"timed_out": False, "killed_by_us": False, **more})
+    found = classify_failure(log, codes, **{"timed_out": False, "killed_by_launcher": False, **more})
     assert found is not None
     return found
 
@@ -229,13 +229,13 @@ def test_a_signature_is_recognised(log: str, codes: list[int | None], status: st
         (LOST, [1, 7], {}, "crashed", 1),
         (f"{LOST}\n[rank1]: ValueError: bad", [1, 1], {}, "crashed", 1),
         # What we killed ourselves says nothing.
-        ("", [5, -9], {"killed_by_us": True}, "crashed", 0),
-        (LOST, [-9, 1], {"killed_by_us": True}, "comm_error", None),
-        ("Killed", [-9, -9], {"killed_by_us": True}, "crashed", None),
-        (STEP_CANCELLED, [143], {"killed_by_us": True}, "crashed", None),
+        ("", [5, -9], {"killed_by_launcher": True}, "crashed", 0),
+        (LOST, [-9, 1], {"killed_by_launcher": True}, "comm_error", None),
+        ("Killed", [-9, -9], {"killed_by_launcher": True}, "crashed", None),
+        (STEP_CANCELLED, [143], {"killed_by_launcher": True}, "crashed", None),
         # A time limit is one unless the log names an earlier cause.
-        ("step 3\nstep 4\n", [-9, -9], {"timed_out": True, "killed_by_us": True}, "time_limit", None),
-        (OOM_NEW, [1, -9], {"timed_out": True, "killed_by_us": True}, "oom_device", 1),
+        ("step 3\nstep 4\n", [-9, -9], {"timed_out": True, "killed_by_launcher": True}, "time_limit", None),
+        (OOM_NEW, [1, -9], {"timed_out": True, "killed_by_launcher": True}, "oom_device", 1),
         ("", [None], {"timed_out": True}, "time_limit", None),
     ],
 )
@@ -247,7 +247,7 @@ def test_of_several_signs_the_cause_counts(
 
 def test_a_memory_limit_that_was_hit_needs_no_words() -> None:
     assert verdict("", [0, -9], memory_limit_hit=True) == ("oom_host", 1)
-    found = cause(f"step 3\n{STEP_MEMORY}", [None], killed_by_us=True, memory_limit_hit=True)
+    found = cause(f"step 3\n{STEP_MEMORY}", [None], killed_by_launcher=True, memory_limit_hit=True)
     assert found[1].evidence == STEP_MEMORY.strip()
 
 
@@ -263,7 +263,7 @@ def test_a_device_without_memory_is_believed_whatever_the_exit() -> None:
         "CUDA_ERROR_OUT_OF_MEMORY\n",
         "MemoryError\n",
     ):
-        assert classify_failure(innocent, [0, 0], timed_out=False, killed_by_us=False) is None
+        assert classify_failure(innocent, [0, 0], timed_out=False, killed_by_launcher=False) is None
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_a_kill_is_want_of_memory_only_where_the_kernel_counted_one(log: str, co
 )
 def test_what_slurm_did_is_never_blamed_on_the_subject(line: str, said: str) -> None:
     with pytest.raises(LaunchError, match=said):
-        classify_failure(f"slurmstepd: error: {line}\n", [None], timed_out=False, killed_by_us=False)
+        classify_failure(f"slurmstepd: error: {line}\n", [None], timed_out=False, killed_by_launcher=False)
 
 
 @pytest.mark.parametrize(
@@ -333,12 +333,12 @@ def test_progress_bars_colours_and_labels_do_not_hide_it() -> None:
     noise=st.text(alphabet=st.characters(codec="utf-8"), max_size=200),
     codes=st.lists(st.sampled_from([None, 0, 1, 2, 7, 137, -6, -9, -11, -15]), max_size=4),
     timed_out=st.booleans(),
-    killed_by_us=st.booleans(),
+    killed_by_launcher=st.booleans(),
 )
 def test_there_is_always_an_answer_and_its_evidence_is_short(
-    noise: str, codes: list[int | None], timed_out: bool, killed_by_us: bool
+    noise: str, codes: list[int | None], timed_out: bool, killed_by_launcher: bool
 ) -> None:
-    found = classify_failure(noise * 20, codes, timed_out=timed_out, killed_by_us=killed_by_us)
+    found = classify_failure(noise * 20, codes, timed_out=timed_out, killed_by_launcher=killed_by_launcher)
     ended_well = bool(codes) and all(code == 0 for code in codes) and not timed_out
     assert (found is None) == ended_well
     if found is not None:

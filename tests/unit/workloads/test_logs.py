@@ -148,7 +148,7 @@ def test_every_signature_has_its_sign(text: str) -> None:
 def test_of_a_log_of_a_run_that_ended_well_only_lines_about_device_memory_are_read(tmp_path: Path) -> None:
     noise = b"host:1:1 [0] NCCL INFO Channel 00 : 0 -> 1\n" * (1 << 12) + b"Connection closed by peer\nMemoryError\n"
     path = tmp_path / "log"
-    assert classify_failure(write(path, noise), [0, 0], timed_out=False, killed_by_us=False) is None
+    assert classify_failure(write(path, noise), [0, 0], timed_out=False, killed_by_launcher=False) is None
     found = cause(write(path, noise, CAUSES[0][0], noise), [0, 0])
     assert (found[0], found[1].rank, found[1].evidence) == ("oom_device", 1, CAUSES[0][0].decode().strip())
 

@@ -13,7 +13,7 @@ from campaign.spec.cell import Configuration, Settings
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Outcome, StepEnd
 from campaign.workloads.steady_warmup import NOT_STEADY
-from campaign.workloads.synthetic import SyntheticWorkload, expected_step_s
+from campaign.workloads.synthetic import SyntheticWorkload, compute_step_s
 from campaign.workloads.synthetic_program import publish_gauges, run_program
 from tests.campaign_files import load, one_cell, one_run
 
@@ -37,7 +37,7 @@ def test_the_truth_is_what_the_file_says(hosts: int, devices: int, local: int, b
     model = file(sample_ms=2, overhead_ms=5, host_ms=7, fabric_ms=8)
     cell = one_cell(batch=batch)
     at = Configuration("x", hosts, devices, local, devices, "d", "hybrid", "local")
-    assert expected_step_s(model, type(cell)("", at, "s", batch, "fp32")) == pytest.approx(expected_ms / 1e3)
+    assert compute_step_s(model, type(cell)("", at, "s", batch, "fp32")) == pytest.approx(expected_ms / 1e3)
 
 
 def test_without_noise_the_rate_is_the_true_one(tmp_path: Path) -> None:

@@ -148,13 +148,15 @@ def _update_race(
         within_pct: tolerance in percent of the best configuration.
         error_rate: probability of a false statement about the race.
     """
-    design, dropped = tables.design, dict(race.dropped)
+    design, dropped_configurations = tables.design, dict(race.dropped)
     # After two compositions at least, each with a record of every run: a cell without a valid run has failed twice.
     cells = {name: [cell for cell in group if cell.id in design.cells] for name, group in race.cells.items()}
-    dropped |= {name: (0.0, f"it failed on every composition with {race.label}") for name in cells if not cells[name]}
+    dropped_configurations |= {
+        name: (0.0, f"it failed on every composition with {race.label}") for name in cells if not cells[name]
+    }
     cells = {name: group for name, group in cells.items() if group}
     if not cells:
-        return replace(race, cells=cells, dropped=dropped)
+        return replace(race, cells=cells, dropped=dropped_configurations)
     names, best = list(cells), _find_best_cells(list(cells.values()), design)
     bounds, note = _compute_upper_bounds(list(cells.values()), [cell for _, cell in best], design, error_rate)
     tolerance = 1 - within_pct / 100
@@ -164,10 +166,10 @@ def _update_race(
             bound, cell = float(bounds[index, rival]), best[rival][1]
             limit = wording.format_percent(100 * bound)
             comparison = f"it reaches at most {limit} of {cell.configuration.name} (batch {cell.batch})"
-            dropped[name] = bound, f"{comparison} with {race.label}"
+            dropped_configurations[name] = bound, f"{comparison} with {race.label}"
             del cells[name]
     remaining = [index for index, name in enumerate(names) if name in cells]
-    race = replace(race, cells=cells, dropped=dropped, note=note)
+    race = replace(race, cells=cells, dropped=dropped_configurations, note=note)
     for index in sorted(remaining, key=lambda index: best[index][0]):
         if all(bounds[rival, index] <= 1 / tolerance for rival in remaining if rival != index):
             return replace(race, best=names[index], block=block)
@@ -195,9 +197,9 @@ def _compute_upper_bounds(
         error_rate: probability of a false statement, divided over all cells.
     """
     cell_ids = [cell.id for group in cells for cell in group]
-    compared = pd.Series(np.repeat(cell_ids, len(best)), dtype="str")
+    compared_cells = pd.Series(np.repeat(cell_ids, len(best)), dtype="str")
     references = pd.Series(np.tile([cell.id for cell in best], len(cell_ids)), dtype="str")
-    pair_ratios = comparisons.compute_ratios(compared, references, design)
+    pair_ratios = comparisons.compute_ratios(compared_cells, references, design)
     # One-sided: half of the error of a two-sided interval is on this side.
     high = pair_ratios.estimate.compute_bounds(1 - 2 * error_rate / max(1, len(cell_ids) - 1))[2]
     high = np.where(pair_ratios.is_tested & np.isfinite(high), high, np.inf).reshape(len(cell_ids), len(best))
@@ -211,11 +213,11 @@ def _compute_upper_bounds(
 
 def _describe_race(race: _ConfigurationRace, design: Design | None) -> WorkloadRace:
     """Build the document of a race, with the mean and interval of each candidate."""
-    ranked = [(np.inf, group[0]) for group in race.cells.values()]
+    ranked_cells = [(np.inf, group[0]) for group in race.cells.values()]
     bounds: dict[str, tuple[float, float, float]] = {}
     if design is not None:
-        ranked = sorted(_find_best_cells(list(race.cells.values()), design), key=lambda pair: pair[0])
-        cells = [cell.id for cost, cell in ranked if np.isfinite(cost)]
+        ranked_cells = sorted(_find_best_cells(list(race.cells.values()), design), key=lambda pair: pair[0])
+        cells = [cell.id for cost, cell in ranked_cells if np.isfinite(cost)]
         positions = design.find_cell_indices(pd.Series(cells, dtype="str"))
         values = np.stack(design.estimate_locations()[0].compute_bounds(), axis=1)[positions].tolist()
         bounds = dict(zip(cells, values, strict=True))
@@ -223,7 +225,7 @@ def _describe_race(race: _ConfigurationRace, design: Design | None) -> WorkloadR
             cell_ids = (cell.id for group in race.cells.values() for cell in group)
             bounds[cells[0]] = _bound_best_value(cells[0], [cell for cell in cell_ids if cell in design.cells], design)
     candidates = []
-    for _, cell in ranked:
+    for _, cell in ranked_cells:
         candidate = RaceCandidate(configuration=cell.configuration.name)
         if cell.id in bounds:
             value, low, high = bounds[cell.id]
@@ -237,10 +239,12 @@ def _describe_race(race: _ConfigurationRace, design: Design | None) -> WorkloadR
 def _bound_best_value(best: str, cells: Sequence[str], design: Design) -> tuple[float, float, float]:
     """Return the value of the best of all cells with the bounds of an estimate that was selected by its size."""
     pools = design.with_pools()
-    ordered = [best, *(cell for cell in cells if cell != best)]
-    positions = design.find_cell_indices(pd.Series(ordered, dtype="str"))
+    ordered_cells = [best, *(cell for cell in cells if cell != best)]
+    positions = design.find_cell_indices(pd.Series(ordered_cells, dtype="str"))
     errors, score = pools.estimate_locations()[0], -np.log(design.cost[positions])
-    bounds = bound_best_cell(score, errors.variance[positions], float(errors.freedom[positions[0]]), ordered, pools)
+    bounds = bound_best_cell(
+        score, errors.variance[positions], float(errors.freedom[positions[0]]), ordered_cells, pools
+    )
     low, high = sorted(np.exp(bound if design.higher_is_better else -bound) for bound in bounds)
     return float(design.value[positions[0]]), float(low), float(high)
 

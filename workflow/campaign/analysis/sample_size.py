@@ -49,14 +49,14 @@ class Spread:
     step_pct: float
     source: str
 
-    def log_mean_variance(self, compositions: int, runs: int, steps: int) -> float:
+    def compute_log_mean_variance(self, compositions: int, runs: int, steps: int) -> float:
         """Return the variance of the logarithm of a cell's mean."""
         parts = self.composition_pct**2 + (self.run_pct**2 + self.step_pct**2 / max(steps, 1)) / runs
         return parts / compositions / 1e4
 
-    def shared_variance_fraction(self, runs: int, steps: int) -> float:
+    def compute_shared_variance_fraction(self, runs: int, steps: int) -> float:
         """Return the fraction of the variance of a composition's mean that all cells of the composition share."""
-        total = self.log_mean_variance(1, runs, steps)
+        total = self.compute_log_mean_variance(1, runs, steps)
         return (self.composition_pct / 100) ** 2 / total if total else 0.0
 
 
@@ -141,10 +141,12 @@ def compute_sample_size(
     """
     if compositions < 2:
         return SampleSize(compositions, runs, steps, np.inf, np.inf, device_hours)
-    sd = np.sqrt(spread.log_mean_variance(1, runs, steps))
-    simulated = precision.estimate(compositions, spread.shared_variance_fraction(runs, steps))
-    half, detectable = (float(100.0 * np.expm1(size * sd)) for size in (simulated.half_width, simulated.detectable))
-    return SampleSize(compositions, runs, steps, half, detectable, device_hours)
+    sd = np.sqrt(spread.compute_log_mean_variance(1, runs, steps))
+    simulated_precision = precision.estimate(compositions, spread.compute_shared_variance_fraction(runs, steps))
+    half_width_pct, detectable_pct = (
+        float(100.0 * np.expm1(size * sd)) for size in (simulated_precision.half_width, simulated_precision.detectable)
+    )
+    return SampleSize(compositions, runs, steps, half_width_pct, detectable_pct, device_hours)
 
 
 def list_cheapest_sizes(
@@ -248,8 +250,8 @@ def _estimate_window_share(tables: Sequence[tuple[str, pd.DataFrame]]) -> float:
     """
     for _, runs in tables:
         if "window_s" in runs:
-            measured = runs["measured_steps"].where(runs["measured_steps"] > 0)
-            share = (runs["window_s"] * (1.0 + runs["warmup_steps"] / measured) / runs["wall_s"]).dropna()
+            measured_steps = runs["measured_steps"].where(runs["measured_steps"] > 0)
+            share = (runs["window_s"] * (1.0 + runs["warmup_steps"] / measured_steps) / runs["wall_s"]).dropna()
             if len(share):
                 return float(min(1.0, share.median()))
     return 0.0
@@ -281,17 +283,17 @@ class _DeviceHours:
             hours = [charges(work, costs.forecast(work)).device_hours for work in works]
             return None if None in hours else sum(configuration or 0.0 for configuration in hours)
 
-        once, twice = device_hours(1), device_hours(2)
-        self.is_known = once is not None and twice is not None
-        if once is None or twice is None:
-            once, twice = (
+        hours_of_one_run, hours_of_two_runs = device_hours(1), device_hours(2)
+        self.is_known = hours_of_one_run is not None and hours_of_two_runs is not None
+        if hours_of_one_run is None or hours_of_two_runs is None:
+            hours_of_one_run, hours_of_two_runs = (
                 sum(
                     configuration.devices * (1 + runs * len(cells[name]))
                     for name, configuration in configurations.items()
                 )
                 for runs in (1, 2)
             )
-        self._run_h, self._compose_h = twice - once, 2 * once - twice
+        self._run_h, self._compose_h = hours_of_two_runs - hours_of_one_run, 2 * hours_of_one_run - hours_of_two_runs
 
     def __call__(self, compositions: int, runs: int, steps: int) -> float:
         duration_factor = 1.0 + self.window_share * (steps / self.steps - 1.0) if steps else 1.0

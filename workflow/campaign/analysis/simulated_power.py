@@ -74,11 +74,11 @@ class PlannedComparisons:
     @classmethod
     def from_cells(cls, cells: pd.DataFrame, lease_order: str) -> PlannedComparisons:
         """Build the comparisons of cells, keeping only as many cells of a large plan as the simulation needs."""
-        coded = cells.apply(lambda labels: pd.factorize(labels)[0])
-        compared_cells = coded[coded["configuration"] > 0].merge(
-            coded.loc[coded["configuration"] == 0, ["workload", "batch"]], on=["workload", "batch"]
+        coded_cells = cells.apply(lambda labels: pd.factorize(labels)[0])
+        compared_cells = coded_cells[coded_cells["configuration"] > 0].merge(
+            coded_cells.loc[coded_cells["configuration"] == 0, ["workload", "batch"]], on=["workload", "batch"]
         )
-        subset = coded[coded["configuration"] < _MAX_CONFIGURATIONS]
+        subset = coded_cells[coded_cells["configuration"] < _MAX_CONFIGURATIONS]
         kinds = subset.groupby(["workload", "batch"], sort=False).ngroup()
         subset = subset[kinds < max(1, _MAX_CELLS // subset["configuration"].nunique())]
         return cls(subset.reset_index(drop=True), max(1, len(compared_cells)), lease_order)
@@ -100,21 +100,21 @@ class PlannedComparisons:
         campaigns = max(_MIN_CAMPAIGNS, campaigns)
         random = np.random.default_rng(1)
         # Each simulated campaign has workloads and leases of its own, so that nothing is pooled over campaigns.
-        simulated, cell, block = np.indices((campaigns, cell_count, compositions)).reshape(3, -1)
+        campaign_index, cell, block = np.indices((campaigns, cell_count, compositions)).reshape(3, -1)
         planned_labels = {name: cells[name].to_numpy()[cell] for name in cells}
-        lease = (simulated * (int(cells["lease"].max()) + 1) + planned_labels["lease"]) * compositions + block
+        lease = (campaign_index * (int(cells["lease"].max()) + 1) + planned_labels["lease"]) * compositions + block
         deviation = (
             random.standard_normal(int(lease.max()) + 1)[lease]
             if deviate_together
             else random.standard_normal(lease.size)
         )
         table = pd.DataFrame({
-            "cell_id": simulated * cell_count + cell,
-            "workload": simulated * (int(cells["workload"].max()) + 1) + planned_labels["workload"],
+            "cell_id": campaign_index * cell_count + cell,
+            "workload": campaign_index * (int(cells["workload"].max()) + 1) + planned_labels["workload"],
             "batch": planned_labels["batch"],
             "system": planned_labels["system"],
             "configuration": planned_labels["configuration"],
-            "campaign": simulated,
+            "campaign": campaign_index,
             "lease_id": lease,
             "repetition": np.array([compute_run_number(n + 1, 1) for n in range(compositions)])[block],
             "started": block.astype("float64"),
@@ -129,8 +129,10 @@ class PlannedComparisons:
         pairs = cells[cells["configuration"] > 0].reset_index(names="cell")
         pairs = pairs.merge(first[["workload", "batch", "against"]], on=["workload", "batch"])
         offset = (np.arange(campaigns) * cell_count)[:, None]
-        compared, references = (pd.Series((offset + pairs[name].to_numpy()).ravel()) for name in ("cell", "against"))
-        log_ratios = compute_ratios(compared, references, cell_design).estimate
+        compared_cells, references = (
+            pd.Series((offset + pairs[name].to_numpy()).ravel()) for name in ("cell", "against")
+        )
+        log_ratios = compute_ratios(compared_cells, references, cell_design).estimate
         error = np.sqrt(log_ratios.variance)
         critical_values = scipy.special.stdtrit(log_ratios.freedom, 1.0 - SIGNIFICANCE_LEVEL / self.tests / 2.0)
         detectable = np.quantile(critical_values * error - np.log(log_ratios.ratio), TEST_POWER)
@@ -177,8 +179,8 @@ class SimulatedPrecision:
 
         The weight is the square of the shared fraction, since the degrees of freedom fall by the square.
         """
-        independent = float(getattr(self._simulate(compositions, False), name))
+        independent_value = float(getattr(self._simulate(compositions, False), name))
         if not self._has_shared_leases or shared_fraction == 0:
-            return independent
-        correlated = float(getattr(self._simulate(compositions, True), name))
-        return independent + shared_fraction**2 * (correlated - independent)
+            return independent_value
+        correlated_value = float(getattr(self._simulate(compositions, True), name))
+        return independent_value + shared_fraction**2 * (correlated_value - independent_value)

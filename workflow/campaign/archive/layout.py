@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from campaign.spec.record import IN_ARCHIVE
+from campaign.spec.record import ARCHIVE_PATH
 
 SCHEMA = "archive/3"
 
@@ -32,7 +32,7 @@ PARTS = ("plan", "records", "shared", *WRITE_ONCE_PARTS[1:], "tables")
 """Directories of the results that an archive contains, in order. Logs, scratch files and the drawn report are not included."""
 
 INDEX = "archive.json"
-CAMPAIGN = IN_ARCHIVE
+CAMPAIGN = ARCHIVE_PATH
 CRATE = "ro-crate-metadata.json"
 README = "README.md"
 CONFIG = "config"

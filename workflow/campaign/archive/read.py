@@ -261,11 +261,11 @@ def _is_inside_archive(info: zipfile.ZipInfo) -> bool:
 def _describe_differences(names: list[str], checksums: Mapping[str, str]) -> list[str]:
     """Describe the first duplicate, missing and unlisted members of an archive."""
     duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
-    missing, unlisted = sorted(set(checksums) - set(names)), sorted(set(names) - set(checksums))
+    missing_names, unlisted_names = sorted(set(checksums) - set(names)), sorted(set(names) - set(checksums))
     return [
         *(f"'{name}' occurs twice" for name in duplicates[:3]),
-        *(f"'{name}' is missing" for name in missing[:3]),
-        *(f"'{name}' is not listed" for name in unlisted[:3]),
+        *(f"'{name}' is missing" for name in missing_names[:3]),
+        *(f"'{name}' is not listed" for name in unlisted_names[:3]),
     ]
 
 

@@ -14,7 +14,7 @@ from campaign.archive.read import check_archive
 from campaign.archive.read import extract_to_directory as extract_archive
 from campaign.archive.write import ArchiveOptions, WrittenArchive, write_archive
 from campaign.cli.echo import echo
-from campaign.cli.options import PATH, output_option, source_options
+from campaign.cli.options import PATH, add_source_options, build_output_option
 from campaign.cli.terminal import print_warnings
 from campaign.common.paths import Results
 from campaign.common.wording import pluralize
@@ -44,9 +44,9 @@ def archive() -> None:
 
 
 @archive.command()
-@source_options(changes_results=True)
+@add_source_options(changes_results=True)
 @click.option("--where", metavar="EXPRESSION", help="Cells to show in the archive's report. All records are packed.")
-@output_option("Archive to write. Default: <campaign>.zip in the results directory.")
+@build_output_option("Archive to write. Default: <campaign>.zip in the results directory.")
 @click.option("--no-telemetry", is_flag=True, help="Leave out telemetry/, which is often the largest part.")
 @click.option(
     "--inputs-mib",

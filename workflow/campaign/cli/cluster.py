@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from campaign.cli.echo import echo
-from campaign.cli.options import PATH, format_option
-from campaign.cli.practice_cluster import default_directory
+from campaign.cli.options import PATH, build_format_option
+from campaign.cli.practice_cluster import get_default_directory
 from campaign.common.errors import ConfigError
 from campaign.emulators.hosts.cluster_spec import Cluster, find_cluster_in_environment
 from campaign.emulators.slurm import cluster as clusters
@@ -55,7 +55,7 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
     from campaign.emulators.slurm.spec_from_system import build_cluster_spec
 
     spec = build_cluster_spec(read_system_file(system), not no_accounting, slurm_conf)
-    practice_cluster = clusters.start_cluster(directory or default_directory(), spec, echo)
+    practice_cluster = clusters.start_cluster(directory or get_default_directory(), spec, echo)
     directory_option = "" if directory is None else f" --directory {practice_cluster.directory}"
     echo(f"\nexport SLURM_CONF={practice_cluster.slurm_conf}\n")
     echo("After this line in your shell, Slurm's own commands use this cluster: sinfo, srun -N2 hostname.")
@@ -73,7 +73,7 @@ def down(directory: Path | None) -> None:
     compositions = list_on_demand_compositions(cluster_directory)
     # A cluster that is named explicitly, by the option or by SLURM_CONF, is stopped regardless of its owner.
     if clusters.stop_cluster(
-        cluster_directory, any_owner=directory is not None or cluster_directory != default_directory()
+        cluster_directory, any_owner=directory is not None or cluster_directory != get_default_directory()
     ):
         echo(f"{cluster_directory}: the cluster is stopped; its logs are in {cluster_directory / 'log'}")
     else:
@@ -84,7 +84,7 @@ def down(directory: Path | None) -> None:
 
 @cluster.command()
 @_directory_option
-@format_option("table", "json")
+@build_format_option("table", "json")
 def status(directory: Path | None, style: str) -> None:
     """Show daemons, hosts and jobs. Exits with 1 if no cluster is running or a daemon is missing."""
     cluster_directory = _resolve_directory(directory)
@@ -178,7 +178,7 @@ def _resolve_directory(directory: Path | None) -> Path:
     if directory is not None:
         return directory
     practice_cluster = find_cluster_in_environment()
-    return default_directory() if practice_cluster is None else practice_cluster.directory
+    return get_default_directory() if practice_cluster is None else practice_cluster.directory
 
 
 def _find_cluster(directory: Path | None, host: str | None = None) -> Cluster:
@@ -192,7 +192,7 @@ def _find_cluster(directory: Path | None, host: str | None = None) -> Cluster:
     """
     # A job runs in the cluster, so its environment suffices.
     practice_cluster = (find_cluster_in_environment() if directory is None else None) or clusters.find_running_cluster(
-        directory or default_directory()
+        directory or get_default_directory()
     )
     names = [host_spec.name for host_spec in practice_cluster.spec.hosts]
     if host is not None and host not in names:

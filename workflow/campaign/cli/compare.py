@@ -19,8 +19,8 @@ from campaign.analysis.statistics.verdict import format_p_value
 from campaign.analysis.tables.io import Tables
 from campaign.analysis.tables.measured_programs import rename_programs
 from campaign.cli.echo import echo
-from campaign.cli.options import ERROR_CODE_META_KEY, format_option, output_option, results_option
-from campaign.cli.terminal import print_rows, print_tables, print_text, table_from_rows
+from campaign.cli.options import ERROR_CODE_META_KEY, build_format_option, build_output_option, results_option
+from campaign.cli.terminal import build_table_from_rows, print_rows, print_tables, print_text
 from campaign.common import wording
 from campaign.common.errors import ConfigError, suggest_name
 from campaign.report.compare_page import (
@@ -29,7 +29,7 @@ from campaign.report.compare_page import (
     render_compare_page,
     select_largest_changes,
 )
-from campaign.report.context_schema import PublishedSaid
+from campaign.report.context_schema import PublishedResults
 from campaign.report.page import write_report
 from campaign.report.sections.published import OTHER_CONDITIONS, format_verdict
 from campaign.report.sources import load_tables
@@ -69,8 +69,8 @@ _MAX_LINES = 20
     "measured). Exit with 2 if nothing can be compared, or after an error. With published claims, the only rule is 'differs'; "
     "differences under other conditions or with another program do not count. May be repeated.",
 )
-@output_option("HTML page to write in addition.", dir_okay=False)
-@format_option("table", "json")
+@build_output_option("HTML page to write in addition.", dir_okay=False)
+@build_format_option("table", "json")
 def compare(
     first: str,
     second: str,
@@ -276,14 +276,14 @@ def _print_comparison(comparison: CampaignComparison) -> None:
         for difference in comparison.context_differences
     ]
     print_tables(
-        table_from_rows("Changed outcomes", outcomes),
-        table_from_rows("Differences in software, hardware, protocol and programs", surroundings),
+        build_table_from_rows("Changed outcomes", outcomes),
+        build_table_from_rows("Differences in software, hardware, protocol and programs", surroundings),
     )
 
 
 def _print_claims(claims_document: Mapping[str, Any]) -> None:
     """Print the published claims that were measured, with the measured values, and count the remaining claims."""
-    document = PublishedSaid.model_validate(claims_document)
+    document = PublishedResults.model_validate(claims_document)
     claims = document.claims
     measured_claims = [claim for claim in claims if claim.verdict != NOT_MEASURED]
     rows = [
@@ -308,8 +308,8 @@ def _print_claims(claims_document: Mapping[str, Any]) -> None:
 @click.command()
 @click.argument("sources", metavar="CAMPAIGN...", nargs=-1, required=True)
 @results_option
-@output_option("HTML page to write in addition.", dir_okay=False)
-@format_option("table", "json")
+@build_output_option("HTML page to write in addition.", dir_okay=False)
+@build_format_option("table", "json")
 def published(sources: tuple[str, ...], results: Path, output: Path | None, style: str) -> None:
     """Compare campaigns with the published claims of their `references`, and count how many claims agree.
 
@@ -333,7 +333,8 @@ def published(sources: tuple[str, ...], results: Path, output: Path | None, styl
         return
     for source_claims in claim_documents:
         print_tables(
-            table_from_rows(source_claims["name"], list(_build_claim_rows(source_claims["claims"]))), max_rows=None
+            build_table_from_rows(source_claims["name"], list(_build_claim_rows(source_claims["claims"]))),
+            max_rows=None,
         )
         print_text(f"{source_claims['name']}: {score_claims(source_claims['claims'])}", style="bold")
     if unreached_count := sum(claim["verdict"] == NOT_MEASURED for claim in claims):

@@ -10,16 +10,16 @@ import click
 
 from campaign.cli.echo import echo
 from campaign.cli.options import (
+    add_source_options,
+    build_dry_run_option,
+    build_format_option,
     campaign_argument,
     campaign_option,
-    dry_run_option,
-    format_option,
     name_option,
     results_option,
-    source_options,
 )
 from campaign.cli.source import resolve_source
-from campaign.cli.terminal import TextTable, print_json, print_tables, print_text, table_from_rows
+from campaign.cli.terminal import TextTable, build_table_from_rows, print_json, print_tables, print_text
 from campaign.common.errors import CampaignError, ConfigError
 from campaign.common.paths import Results
 from campaign.common.processes.signals import raise_on_ending_signal
@@ -35,7 +35,7 @@ _MAX_PROBLEMS = 20
 
 @click.command()
 @campaign_argument
-@format_option("table", "json")
+@build_format_option("table", "json")
 def systems(campaign: Path, style: str) -> None:
     """List the systems that a campaign can name.
 
@@ -49,7 +49,7 @@ def systems(campaign: Path, style: str) -> None:
     if style == "json":
         print_json(rows)
     else:
-        print_tables(replace(table_from_rows("Systems", rows), optional_columns=("description",)), max_rows=None)
+        print_tables(replace(build_table_from_rows("Systems", rows), optional_columns=("description",)), max_rows=None)
 
 
 def _build_system_row(path: Path) -> dict[str, object]:
@@ -67,12 +67,12 @@ def _build_system_row(path: Path) -> dict[str, object]:
             "description": message,
             "file": str(path),
         }
-    host_devices = sum(device.count * len(group.names()) for group in system.hosts for device in group.devices)
+    host_devices = sum(device.count * len(group.list_names()) for group in system.hosts for device in group.devices)
     pooled_devices = sum(entry.count for entry in system.pool if entry.kind == "gpu")
     return {
         "system": system.name,
         "fabric": str(system.fabric["kind"]),
-        "hosts": sum(len(group.names()) for group in system.hosts),
+        "hosts": sum(len(group.list_names()) for group in system.hosts),
         "devices": f"{host_devices} + {pooled_devices} pooled" if pooled_devices else str(host_devices),
         "description": system.description,
         "file": file,
@@ -81,7 +81,7 @@ def _build_system_row(path: Path) -> dict[str, object]:
 
 @click.command()
 @click.argument("configuration")
-@source_options(changes_results=True)
+@add_source_options(changes_results=True)
 @campaign_option
 @click.option(
     "--hosts",
@@ -91,7 +91,7 @@ def _build_system_row(path: Path) -> dict[str, object]:
     help="Hosts to compose onto. Default: any that fit.",
 )
 @name_option
-@dry_run_option("Only print the exact requests to the fabric. Nothing is changed.")
+@build_dry_run_option("Only print the exact requests to the fabric. Nothing is changed.")
 @raise_on_ending_signal()
 def compose(
     configuration: str, campaign: Path, option: Path | None, results: Path, hosts: str, name: str | None, dry_run: bool
@@ -119,12 +119,12 @@ def compose(
 
 @click.command()
 @click.argument("configuration", required=False)
-@source_options(changes_results=True)
+@add_source_options(changes_results=True)
 @campaign_option
 @click.option(
     "--orphans", is_flag=True, help="Release the leases that dead processes left behind, instead of a configuration."
 )
-@dry_run_option("With --orphans: only list these leases.")
+@build_dry_run_option("With --orphans: only list these leases.")
 @name_option
 @raise_on_ending_signal()
 def release(
@@ -153,8 +153,8 @@ def release(
 
 
 @click.command()
-@source_options()
-@format_option("table", "json")
+@add_source_options()
+@build_format_option("table", "json")
 def inventory(campaign: Path, results: Path, style: str) -> None:
     """List the hosts and devices that the fabric of a system reports now, and who holds them.
 
@@ -185,7 +185,7 @@ _VISIBILITY_TEXTS = {True: "yes", False: "NO", None: "not checked"}
 @click.command()
 @campaign_argument
 @results_option
-@format_option("table", "json")
+@build_format_option("table", "json")
 def verify(campaign: Path, results: Path, style: str) -> None:
     """Check every device of the held compositions on the fabric and on its host, and list what is wrong.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from campaign.analysis.sample_size import SampleSize, SampleSizes, compute_sample_sizes
-from campaign.cli.options import request_options
+from campaign.cli.options import add_request_options
 from campaign.cli.terminal import TextTable, print_tables, print_text
 from campaign.common.errors import ConfigError
 from campaign.common.wording import pluralize
@@ -18,7 +18,7 @@ _MAX_FURTHER_COMPOSITIONS = 3
 
 @click.command()
 @click.argument("percent")
-@request_options("selection", "costs")
+@add_request_options("selection", "costs")
 @click.option(
     "--spread",
     default="",
@@ -77,15 +77,15 @@ def order_choices(sizes: SampleSizes) -> list[tuple[str, SampleSize]]:
     """
     max_compositions = sizes.cheapest.compositions + _MAX_FURTHER_COMPOSITIONS if sizes.cheapest else 0
     alternatives = [choice for choice in sizes.alternatives if choice.compositions <= max_compositions]
-    choices = {_choice_key(choice): choice for choice in (sizes.now, *sizes.usual, *alternatives)}
+    choices = {_get_choice_key(choice): choice for choice in (sizes.now, *sizes.usual, *alternatives)}
     names: dict[tuple[int, int, int], list[str]] = {numbers: [] for numbers in choices}
-    names[_choice_key(sizes.now)].append("current")
+    names[_get_choice_key(sizes.now)].append("current")
     if sizes.cheapest:
-        names[_choice_key(sizes.cheapest)].append("cheapest")
+        names[_get_choice_key(sizes.cheapest)].append("cheapest")
     return [(", ".join(names[numbers]), choices[numbers]) for numbers in sorted(choices)]
 
 
-def _choice_key(choice: SampleSize) -> tuple[int, int, int]:
+def _get_choice_key(choice: SampleSize) -> tuple[int, int, int]:
     """Return the numbers of compositions, runs and steps, which identify a choice."""
     return choice.compositions, choice.runs, choice.steps
 

@@ -13,7 +13,7 @@ import yaml
 
 from campaign.cli.cluster import read_system_file
 from campaign.cli.echo import echo
-from campaign.cli.options import PATH, FiniteNumber, format_option, output_option, results_option
+from campaign.cli.options import PATH, FiniteNumber, build_format_option, build_output_option, results_option
 from campaign.cli.terminal import print_json
 from campaign.common import wording
 from campaign.common.errors import ConfigError
@@ -97,7 +97,7 @@ def print_findings(findings: Iterable[sites.Finding]) -> tuple[int, int]:
 @fabric.command()
 @click.argument("system")
 @results_option
-@output_option("Recording to write. Default: SYSTEM-recording.yaml.")
+@build_output_option("Recording to write. Default: SYSTEM-recording.yaml.")
 @click.option("--trial", nargs=2, metavar="DEVICE HOST",
               help="Also attach this device (its id on the fabric) to this host, and detach it.")  # fmt: skip
 @click.option("--keep", multiple=True, metavar="WORD", help="Do not replace this word. May be repeated.")
@@ -117,7 +117,7 @@ def record(
     problems, _ = print_findings(recording.findings)
     exchanges = recording.document["exchanges"]
     echo(f"\n{pluralize(len(exchanges), 'request')} recorded. Replaced words:")
-    for word, stand_in in {**recording.names.addresses, **recording.names.stand_ins}.items():
+    for word, stand_in in {**recording.anonymizer.addresses, **recording.anonymizer.stand_ins}.items():
         echo(f"  {word} -> {stand_in}")
     path = output or Path(f"{site.system.name}-recording.yaml")
     if yes or click.confirm(
@@ -135,7 +135,7 @@ def record(
 @click.option(
     "--lift", metavar="DEVICE", help="Use this device again now. DEVICE is its id on the fabric, or its UUID."
 )
-@format_option("table", "json")
+@build_format_option("table", "json")
 def fences(system: str, results: Path, lift: str | None, style: str) -> None:
     """List the devices of SYSTEM that failed during runs and are excluded for a day. Use one again with --lift.
 
@@ -174,7 +174,7 @@ def fences(system: str, results: Path, lift: str | None, style: str) -> None:
     is_flag=True,
     help="Detach devices even if a process on their host uses them and will fail, or if the host does not respond.",
 )
-@format_option("table", "json")
+@build_format_option("table", "json")
 @raise_on_ending_signal()
 def reconcile(
     system: str,
@@ -220,7 +220,7 @@ def reconcile(
 @fabric.command()
 @click.argument("system")
 @results_option
-@output_option("Output file. Default: standard output.")
+@build_output_option("Output file. Default: standard output.")
 def times(system: str, results: Path, output: Path | None) -> None:
     """Collect the durations of operations on SYSTEM's fabric from the journals of its leases.
 

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from campaign.cli.echo import echo
-from campaign.cli.options import PATH, dry_run_option, format_option, results_option
-from campaign.cli.terminal import print_rows, print_tables, table_from_rows
+from campaign.cli.options import PATH, build_dry_run_option, build_format_option, results_option
+from campaign.cli.terminal import build_table_from_rows, print_rows, print_tables
 from campaign.common.paths import Results
 from campaign.importing.map_file import read_map
 from campaign.importing.scan_logs import LogSurvey, survey_logs
@@ -32,8 +32,8 @@ from campaign.spec.metric import THROUGHPUT
     help="YAML file that describes the logs; docs/reference/import-map.md lists its keys.",
 )
 @results_option
-@dry_run_option("Only show the matrix; write nothing.")
-@format_option("table", "json")
+@build_dry_run_option("Only show the matrix; write nothing.")
+@build_format_option("table", "json")
 def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, style: str) -> None:
     """Create records from the logs in DIRECTORY, which were written without this program.
 
@@ -62,8 +62,8 @@ def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, s
     print_rows("Cells", _summarise_cells(log_survey))
     unread = [{"file": entry.name, "why": entry.reason} for entry in log_survey.select_entries("unread")]
     print_tables(
-        table_from_rows("Failed runs", _list_failures(log_survey)),
-        table_from_rows("Files that could not be read", unread),
+        build_table_from_rows("Failed runs", _list_failures(log_survey)),
+        build_table_from_rows("Files that could not be read", unread),
     )
     echo(_format_summary(log_survey, is_written=not dry_run))
     if campaign_path is None:
@@ -125,7 +125,7 @@ def _count_by_axis(log_survey: LogSurvey) -> list[dict[str, Any]]:
 def _summarise_cells(log_survey: LogSurvey) -> list[dict[str, Any]]:
     """Return one table row per cell: its runs, their outcomes, and the median primary metric of valid runs."""
     metric = log_survey.campaign.metric
-    median = "median per s" if metric == THROUGHPUT else f"median {metric.axis}"
+    median = "median per s" if metric == THROUGHPUT else f"median {metric.axis_label}"
     outcomes_by_cell: defaultdict[str, list[tuple[str, float | None]]] = defaultdict(list)
     cells: dict[str, Cell] = {}
     for cell, status, rate in _iterate_runs(log_survey):

@@ -9,16 +9,16 @@ from typing import Any
 
 import click
 
-from campaign.cli.options import format_option, source_options
+from campaign.cli.options import add_source_options, build_format_option
 from campaign.cli.source import find_results
 from campaign.cli.terminal import print_json, print_text
 from campaign.common.errors import ConfigError
 from campaign.common.files import open_regular
 from campaign.common.paths import Results
 from campaign.common.wording import pluralize
-from campaign.spec.readings import READ_AGAIN
+from campaign.spec.readings import REREAD_FLAG
 from campaign.spec.record import Record, RecordStore
-from campaign.spec.run_numbers import composition_of
+from campaign.spec.run_numbers import get_composition_number
 from campaign.workloads.log_reader import strip_terminal_codes
 
 _TAIL_BYTES = 64 * 1024
@@ -26,7 +26,7 @@ _MAX_RUNS_PER_GROUP = 5  # runs of a group whose logs are listed
 
 
 @click.command()
-@source_options()
+@add_source_options()
 @click.option(
     "--of",
     "wanted",
@@ -38,7 +38,7 @@ _MAX_RUNS_PER_GROUP = 5  # runs of a group whose logs are listed
 @click.option(
     "--lines", type=click.IntRange(0, 10_000), default=10, help="Number of lines shown from the end of each log."
 )
-@format_option("table", "json")
+@build_format_option("table", "json")
 def logs(campaign: Path, results: Path, wanted: tuple[str, ...], lines: int, style: str) -> None:
     """Show why runs failed or are missing, where their logs are, and the last lines of these.
 
@@ -74,7 +74,7 @@ def _select_runs(results: Results, names: Sequence[str]) -> Iterator[Record]:
         names: names of configurations, workloads or leases, or first digits of cell ids; empty for failed runs.
     """
     for record in sorted(RecordStore(results.directory), key=lambda record: record.ended):
-        lease = _lease_name(record)
+        lease = _get_lease_name(record)
         cell = record.cell
         if names:
             if any(
@@ -87,23 +87,23 @@ def _select_runs(results: Results, names: Sequence[str]) -> Iterator[Record]:
             yield record
 
 
-def _lease_name(record: Record) -> str:
+def _get_lease_name(record: Record) -> str:
     """Return the name of a run's lease.
 
     It is the directory of its log. Without a log, it is derived from configuration and composition.
     """
-    return Path(record.log).parent.name or f"{record.cell.configuration}.c{composition_of(record.repetition)}"
+    return Path(record.log).parent.name or f"{record.cell.configuration}.c{get_composition_number(record.repetition)}"
 
 
 def _group_runs(runs: Iterable[Record], *, separately: bool) -> list[list[Record]]:
     """Group runs that failed with the same status and reason. `separately` puts each run in its own group."""
     groups: dict[object, list[Record]] = {}
     for run in runs:
-        groups.setdefault(run.key if separately else (run.status, _failure_reason(run)), []).append(run)
+        groups.setdefault(run.key if separately else (run.status, _get_failure_reason(run)), []).append(run)
     return list(groups.values())
 
 
-def _failure_reason(run: Record) -> str:
+def _get_failure_reason(run: Record) -> str:
     """Return the reason why a run failed, or an empty string."""
     return run.failure.reason if run.failure else ""
 
@@ -112,16 +112,16 @@ def _describe_run(run: Record) -> str:
     """Return a line that identifies a run by lease, workload, batch, precision, options and number."""
     cell = run.cell
     options = "".join(f" · {name} {value}" for name, value in cell.options.items())
-    return (
-        f"{_lease_name(run)} · {cell.workload} · batch {cell.batch} · {cell.precision}{options} · run {run.repetition}"
-    )
+    return f"{_get_lease_name(run)} · {cell.workload} · batch {cell.batch} · {cell.precision}{options} · run {run.repetition}"
 
 
 def _print_group(runs: Sequence[Record], results: Results, lines: int) -> None:
     """Print a group of runs with the same outcome, the paths of their logs, and the end of the first log."""
     first = runs[0]
     count_text = f"{pluralize(len(runs), 'run')}: " if len(runs) > 1 else ""
-    print_text(f"{count_text}{first.status}{': ' if _failure_reason(first) else ''}{_failure_reason(first)}", "bold")
+    print_text(
+        f"{count_text}{first.status}{': ' if _get_failure_reason(first) else ''}{_get_failure_reason(first)}", "bold"
+    )
     for run in runs[:_MAX_RUNS_PER_GROUP]:
         log = results.directory / run.log
         log_text = (
@@ -131,7 +131,7 @@ def _print_group(runs: Sequence[Record], results: Results, lines: int) -> None:
             if log.exists()
             else "the log is not available here"
         )
-        reading_note = "; read again by 'campaign parse'" if READ_AGAIN in run.flags else ""
+        reading_note = "; read again by 'campaign parse'" if REREAD_FLAG in run.flags else ""
         print_text(f"  {_describe_run(run)}: {log_text}{reading_note}")
     if len(runs) > _MAX_RUNS_PER_GROUP:
         print_text(f"  ... and {len(runs) - _MAX_RUNS_PER_GROUP} more; --of CONFIGURATION shows all")
@@ -150,10 +150,10 @@ def _build_run_document(run: Record, results: Results, lines: int) -> dict[str, 
     return {
         "cell": run.cell_id,
         "repetition": run.repetition,
-        "lease": _lease_name(run),
+        "lease": _get_lease_name(run),
         "run": _describe_run(run),
         "status": str(run.status),
-        "why": _failure_reason(run),
+        "why": _get_failure_reason(run),
         "evidence": run.failure.evidence if run.failure else "",
         "hosts": list(run.hosts),
         "log": path and str(path),

@@ -73,7 +73,7 @@ COMMAND_GROUPS = {
 }
 """Commands by group: name of the command, and its module in this package with a summary."""
 _COMMANDS = {name: entry for group in COMMAND_GROUPS.values() for name, entry in group.items()}
-_INTERRUPTION_HINT = "'campaign fabric reconcile SYSTEM --grace 0' lists the devices that are still held"
+_CLEANUP_HINT = "'campaign fabric reconcile SYSTEM --grace 0' lists the devices that are still held"
 _READ_ONLY_MODULES = {"detect", "report", "recommend", "compare", "site"}
 """Modules of commands that start no runs."""
 
@@ -129,7 +129,7 @@ class _LazyCommands(click.Group):
             return super().invoke(context)
         except SignalInterrupt as interrupted:
             with suppress(OSError):  # The terminal may have been closed.
-                click.echo(f"ended by {interrupted}; {_INTERRUPTION_HINT}", err=True)
+                click.echo(f"ended by {interrupted}; {_CLEANUP_HINT}", err=True)
             context.exit(128 + interrupted.number)
         except CampaignError as error:
             problem = error

@@ -48,7 +48,7 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
     results = Results(root or document.absolute().parent.parent.parent.parent, plan.campaign)
     if root is None and results.lease_plans != document.absolute().parent:
         results = Results(Path("results"), plan.campaign)
-    out = manifest or results.manifest_file(plan.lease, plan.configuration.system if plan.is_of_several_systems else "")
+    out = manifest or results.manifest_file(plan.lease, plan.configuration.system if plan.has_several_systems else "")
     log_path = log or results.logs / "measure" / f"{plan.lease}.log"
 
     def report(message: str) -> None:

@@ -81,7 +81,7 @@ def _build_plan_option(name: str) -> Callable[[Command], Command]:
     )
 
 
-def source_options(*, changes_results: bool = False) -> Callable[[Command], Command]:
+def add_source_options(*, changes_results: bool = False) -> Callable[[Command], Command]:
     """Add a campaign argument and `--results` to a command, which receives them as `campaign` and `results`.
 
     Args:
@@ -99,7 +99,7 @@ def source_options(*, changes_results: bool = False) -> Callable[[Command], Comm
     return decorate
 
 
-def request_options(*groups: str, changes_results: bool = False) -> Callable[[Command], Command]:
+def add_request_options(*groups: str, changes_results: bool = False) -> Callable[[Command], Command]:
     """Add a campaign argument and options of `plan.request` to a command, which receives a PlanRequest as its first argument.
 
     Args:
@@ -135,7 +135,7 @@ def request_options(*groups: str, changes_results: bool = False) -> Callable[[Co
     return decorate
 
 
-def workload_option(command: Command) -> Command:
+def add_workload_option(command: Command) -> Command:
     """Add `--option KEY=VALUE` to a command, which receives a mapping `options`. Values are parsed as YAML."""
 
     @functools.wraps(command)
@@ -159,7 +159,7 @@ def _parse_option(text: str) -> tuple[str, Scalar]:
     return key, parsed_value if isinstance(parsed_value, str | int | float | bool) else value
 
 
-def output_option(help_text: str, **path_options: bool) -> Callable[[Command], Command]:
+def build_output_option(help_text: str, **path_options: bool) -> Callable[[Command], Command]:
     """Return the option `--output`, which is a path.
 
     Args:
@@ -169,12 +169,12 @@ def output_option(help_text: str, **path_options: bool) -> Callable[[Command], C
     return click.option("--output", type=_NonEmptyPath(path_type=Path, **path_options), help=help_text)
 
 
-def dry_run_option(help_text: str) -> Callable[[Command], Command]:
+def build_dry_run_option(help_text: str) -> Callable[[Command], Command]:
     """Return the flag `--dry-run` (`-n`) with this help text."""
     return click.option("--dry-run", "-n", is_flag=True, help=help_text)
 
 
-def format_option(*styles: str, help_text: str = "Output format.") -> Callable[[Command], Command]:
+def build_format_option(*styles: str, help_text: str = "Output format.") -> Callable[[Command], Command]:
     """Return the option `--format`, which a command receives as `style`.
 
     Args:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from campaign.cli.options import source_options
+from campaign.cli.options import add_source_options
 from campaign.cli.terminal import print_text
 from campaign.common.files import read_json
 from campaign.common.paths import Results
@@ -17,7 +17,7 @@ from campaign.spec.record import RecordStore
 
 
 @click.command()
-@source_options(changes_results=True)
+@add_source_options(changes_results=True)
 def parse(campaign: Path, results: Path) -> None:
     """Read the stored logs of all runs again, e.g. after `parser`, `parsers` or `test` in a workload file has changed.
 

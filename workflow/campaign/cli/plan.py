@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from campaign.cli.cost_table import build_cost_table
-from campaign.cli.options import format_option, output_option, request_options
+from campaign.cli.options import add_request_options, build_format_option, build_output_option
 from campaign.cli.source import refuse_archive
 from campaign.cli.terminal import TextTable, print_tables, print_text, print_warnings
 from campaign.common.errors import ConfigError
@@ -38,9 +38,9 @@ _FILE_ORDER_WARNING = (
 
 
 @click.command()
-@request_options("selection", "costs", "allocations")
-@format_option("table", "json", "tsv")
-@output_option("Directory into which plan.json and plan.tsv are written, instead of printing the plan.")
+@add_request_options("selection", "costs", "allocations")
+@build_format_option("table", "json", "tsv")
+@build_output_option("Directory into which plan.json and plan.tsv are written, instead of printing the plan.")
 @click.option(
     "--write",
     is_flag=True,

@@ -12,7 +12,7 @@ from campaign.common.files import is_locked
 _SITE_SLURM_CONF = Path("/etc/slurm/slurm.conf")
 
 
-def default_directory() -> Path:
+def get_default_directory() -> Path:
     """Return the default directory of the current user's practice cluster."""
     return Path(tempfile.gettempdir()) / f"campaign-cluster-{os.getuid()}"
 
@@ -22,7 +22,7 @@ def use_practice_cluster() -> None:
 
     Nothing is changed if SLURM_CONF is set, if the site has its own slurm.conf, or if no practice cluster runs.
     """
-    directory = default_directory()
+    directory = get_default_directory()
     conf = directory / "etc" / "slurm.conf"
     if "SLURM_CONF" in os.environ or _SITE_SLURM_CONF.exists() or not conf.is_file():
         return

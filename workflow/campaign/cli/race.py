@@ -41,10 +41,10 @@ def measure_race(request: PlanRequest, within_pct: float, snakemake: Callable[[S
         if race.compositions == previous_compositions:
             raise RecordError("a block of the race was measured, but has runs without a record; see 'campaign status'")
         previous_compositions = race.compositions
-        write_race(request_results(request).race_file, race)
+        write_race(get_results(request).race_file, race)
         if status := _run_forwarding_signals(snakemake(["measured"])):
             sys.exit(status)
-    write_race(request_results(request).race_file, race)
+    write_race(get_results(request).race_file, race)
 
 
 def print_race(race: RaceDocument) -> RaceDocument:
@@ -53,7 +53,7 @@ def print_race(race: RaceDocument) -> RaceDocument:
     return race
 
 
-def request_results(request: PlanRequest) -> Results:
+def get_results(request: PlanRequest) -> Results:
     """Return the results directory of a request."""
     return Results(request.results, request.load_campaign().name)
 
@@ -76,7 +76,7 @@ def evaluate_race(request: PlanRequest, within_pct: float) -> RaceDocument:
             f"{location}: --until needs at least 2 compositions of each configuration to estimate the variation between "
             "compositions; set `compositions: 3` or more"
         )
-    results = request_results(request)
+    results = get_results(request)
     collection = read_campaign_results(campaign, results.directory, request.where, RecordStore(results.directory))
     tables = build_tables(collection) if collection.records else None
     missing = {(lease.configuration.name, lease.composition) for lease in plan.leases if lease.missing}

@@ -11,7 +11,7 @@ from campaign.analysis.recommend.advise import build_recommendation
 from campaign.analysis.recommend.document import RecommendationAnswer, RecommendationDocument
 from campaign.analysis.recommend.objectives import parse_request
 from campaign.analysis.statistics.comparable_cells import list_option_columns
-from campaign.cli.options import cells_option, format_option, output_option, results_option, tables_argument
+from campaign.cli.options import build_format_option, build_output_option, cells_option, results_option, tables_argument
 from campaign.cli.terminal import TextTable, print_tables, print_text
 from campaign.common import wording
 from campaign.common.errors import ConfigError
@@ -41,8 +41,8 @@ _MAX_NAMES = 40
     "repeated.",
 )
 @click.option("--workload", "workloads", metavar="NAME", multiple=True, help="Only this workload. May be repeated.")
-@format_option("table", "json")
-@output_option(
+@build_format_option("table", "json")
+@build_output_option(
     "Directory into which the report's recommendation is written as recommendation.json. CAMPAIGN must then be a results "
     "directory, and objectives and constraints are those of the report.",
     file_okay=False,

@@ -14,10 +14,10 @@ import click
 from campaign.cli.echo import echo
 from campaign.cli.options import (
     PATH,
+    add_source_options,
+    build_output_option,
     cells_option,
-    output_option,
     results_option,
-    source_options,
     tables_argument,
 )
 from campaign.cli.source import find_results, replace_scratch_path
@@ -59,7 +59,7 @@ def collect(plan: Path) -> None:
 @click.option(
     "--only", metavar="NAME,NAME..", help="Figures to draw, by file name or anchor. Default: all that have data."
 )
-@output_option(
+@build_output_option(
     "Output directory. Default: figures/ in the current directory; for a paper, paper/; for a report, figures/ of the results."
 )
 def figures(
@@ -113,7 +113,7 @@ def figures(
     help="Use only cells that match, e.g. 'batch >= 8'. \"host == 'host3'\" selects cells with a run on that host.",
 )
 @results_option
-@output_option("Page to write. Default: report.html in the results, or a file next to the archive.")
+@build_output_option("Page to write. Default: report.html in the results, or a file next to the archive.")
 def report(source: Path, where: str | None, results: Path, output: Path | None) -> None:
     """Write the report as one HTML page.
 
@@ -160,8 +160,8 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
 
 
 @click.command()
-@source_options()
-@output_option("Also write the summary to this file, if no run is missing.")
+@add_source_options()
+@build_output_option("Also write the summary to this file, if no run is missing.")
 def summary(campaign: Path, results: Path, output: Path | None) -> None:
     """Show the findings of a campaign on one screen: what was measured, which runs failed, and what to build.
 

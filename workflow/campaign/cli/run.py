@@ -11,7 +11,13 @@ from pathlib import Path
 import click
 
 from campaign.cli.echo import echo
-from campaign.cli.options import CAMPAIGN_FILE, FiniteNumber, dry_run_option, request_options, source_options
+from campaign.cli.options import (
+    CAMPAIGN_FILE,
+    FiniteNumber,
+    add_request_options,
+    add_source_options,
+    build_dry_run_option,
+)
 from campaign.cli.source import find_results
 from campaign.common.paths import ROOT, SNAKEFILE, Results
 from campaign.common.wording import escape_control_characters, pluralize
@@ -24,9 +30,9 @@ from campaign.run.submitters import submit_command
 
 
 @click.command()
-@request_options("selection", "costs", changes_results=True)
+@add_request_options("selection", "costs", changes_results=True)
 @click.option("--profile", help="Snakemake profile: local, slurm or a path. Default: the system's launcher.")
-@dry_run_option("Only print what would be done.")
+@build_dry_run_option("Only print what would be done.")
 @click.option(
     "--submit",
     is_flag=True,
@@ -111,7 +117,7 @@ def run(
 
 
 @click.command()
-@source_options(changes_results=True)
+@add_source_options(changes_results=True)
 @click.option(
     "--where",
     metavar="EXPRESSION",
@@ -119,7 +125,7 @@ def run(
     help="Runs to measure again: 'batch >= 8', or \"host == 'host3'\" for the runs on that host.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@dry_run_option("Only print what would be moved.")
+@build_dry_run_option("Only print what would be moved.")
 def redo(campaign: Path, where: str, results: Path, yes: bool, dry_run: bool) -> None:
     """Move matching records into superseded/, so that 'campaign run' measures their runs again.
 
@@ -142,9 +148,9 @@ def redo(campaign: Path, where: str, results: Path, yes: bool, dry_run: bool) ->
 
 
 @click.command()
-@source_options(changes_results=True)
+@add_source_options(changes_results=True)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@dry_run_option("Only print what would be deleted.")
+@build_dry_run_option("Only print what would be deleted.")
 def remove(campaign: Path, results: Path, yes: bool, dry_run: bool) -> None:
     """Delete the results of CAMPAIGN: its records, logs, tables, figures and report. The campaign file stays.
 

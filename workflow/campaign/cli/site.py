@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from campaign.cli.echo import echo
-from campaign.cli.options import PATH, output_option
+from campaign.cli.options import PATH, build_output_option
 from campaign.cli.terminal import print_warnings
 from campaign.common.errors import ConfigError
 
 
 @click.command()
 @click.argument("sources", type=PATH, nargs=-1, required=True, metavar="DIR...")
-@output_option("Directory of the site. Default: site/.", file_okay=False)
+@build_output_option("Directory of the site. Default: site/.", file_okay=False)
 def site(sources: tuple[Path, ...], output: Path | None) -> None:
     """Write a static website about the results of many campaigns: reports, comparisons, and every cell over time.
 

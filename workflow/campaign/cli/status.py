@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from campaign.cli.options import FiniteNumber, format_option, request_options
+from campaign.cli.options import FiniteNumber, add_request_options, build_format_option
 from campaign.cli.terminal import TextTable, clear_screen, print_json, print_tables, print_text, print_warnings
 from campaign.common.files import is_locked, read_json, read_json_lines
 from campaign.common.paths import Results, lease_id
@@ -35,13 +35,13 @@ from campaign.spec.run_numbers import list_run_numbers
 
 
 @click.command()
-@request_options("selection")
+@add_request_options("selection")
 @click.option(
     "--all", "everything", is_flag=True, help="Show the whole campaign, even if only a part of it was run last."
 )
 @click.option("--watch", type=FiniteNumber(1), is_flag=False, flag_value=10.0, metavar="[SECONDS]", show_default=False,
               help="Refresh at this interval (10 s if no value is given), until everything is measured.")  # fmt: skip
-@format_option("table", "json")
+@build_format_option("table", "json")
 def status(request: PlanRequest, everything: bool, watch: float | None, style: str) -> None:
     """Show the progress of a campaign: what is done, what is running, and what has failed.
 
@@ -91,8 +91,8 @@ def _read_status(request: PlanRequest, interval_s: float | None) -> dict[str, An
         "left": _forecast_remaining(plan),
         "outcomes": _count_outcomes(plan, results),
         "excluded_hosts": {
-            host: {"why": why, "file": str(ExcludedHosts(results.slurm_state).path(host))}
-            for host, why in ExcludedHosts(results.slurm_state).read_current().items()
+            host: {"why": reason, "file": str(ExcludedHosts(results.slurm_state).path(host))}
+            for host, reason in ExcludedHosts(results.slurm_state).read_current().items()
         },
         "fenced_devices": [
             {"system": part.system.name, "device": fence.device, "words": fence.describe()}
@@ -116,20 +116,20 @@ class _Jobs:
         problem: reason why Slurm does not respond; empty if it does.
     """
 
-    submitted: Mapping[str, submitted_jobs.SubmittedJob]
-    shown: Mapping[str, SlurmJob]
+    jobs_by_lease: Mapping[str, submitted_jobs.SubmittedJob]
+    slurm_jobs_by_id: Mapping[str, SlurmJob]
     problem: str
 
 
 def _read_jobs(plan: Plan, results: Results, interval_s: float | None) -> _Jobs:
     """Read the jobs of the plan's leases. Slurm is queried only if there are any."""
     jobs = {lease.name: submitted_jobs.read(results, lease.name) for lease in plan.leases}
-    submitted = {name: job for name, job in jobs.items() if job}
-    if not submitted:
-        return _Jobs(submitted, {}, "")
+    jobs_by_lease = {name: job for name, job in jobs.items() if job}
+    if not jobs_by_lease:
+        return _Jobs(jobs_by_lease, {}, "")
     poll_s = min(system.slurm.poll_s for system in plan.campaign.systems.values())
-    shown, problem = _query_queue(results, interval_s and poll_s)
-    return _Jobs(submitted, shown, problem)
+    slurm_jobs, problem = _query_queue(results, interval_s and poll_s)
+    return _Jobs(jobs_by_lease, slurm_jobs, problem)
 
 
 def _describe_leases(plan: Plan, results: Results, jobs: _Jobs) -> list[dict[str, Any]]:
@@ -139,13 +139,13 @@ def _describe_leases(plan: Plan, results: Results, jobs: _Jobs) -> list[dict[str
     }
     documents = []
     for lease in plan.leases:
-        job = jobs.submitted.get(lease.name)
+        job = jobs.jobs_by_lease.get(lease.name)
         documents.append(
             {
                 "lease": lease.name,
                 "runs": lease.runs,
                 "runs_done": lease.runs - lease.missing,
-                "state": _describe_job(job, jobs.shown) if job else _describe_state(plan, results, lease),
+                "state": _describe_job(job, jobs.slurm_jobs_by_id) if job else _describe_state(plan, results, lease),
                 "job": job and job.job_id,
                 "last_run": last_runs.get(lease.name),
             }
@@ -153,9 +153,9 @@ def _describe_leases(plan: Plan, results: Results, jobs: _Jobs) -> list[dict[str
     return documents
 
 
-def _describe_job(job: submitted_jobs.SubmittedJob, shown: Mapping[str, SlurmJob]) -> str:
+def _describe_job(job: submitted_jobs.SubmittedJob, slurm_jobs: Mapping[str, SlurmJob]) -> str:
     """Describe the state of a submitted job, e.g. 'running on host1' or 'is no longer in the queue'."""
-    slurm_job = shown.get(job.job_id)
+    slurm_job = slurm_jobs.get(job.job_id)
     return _describe_slurm_job(slurm_job) if slurm_job and job.is_shown_by(slurm_job) else "is no longer in the queue"
 
 

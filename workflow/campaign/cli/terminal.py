@@ -67,7 +67,7 @@ class TextTable:
         )
 
 
-def table_from_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> TextTable:
+def build_table_from_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> TextTable:
     """Build a table from rows that all have the same keys; the keys become the columns."""
     return TextTable(title, list(rows[0]) if rows else (), [list(row.values()) for row in rows])
 
@@ -123,7 +123,7 @@ def print_rows(title: str, rows: Sequence[Mapping[str, Any]], style: str = "tabl
     if style == "json":
         print_json(rows)
     elif rows:
-        print_tables(table_from_rows(title, rows))
+        print_tables(build_table_from_rows(title, rows))
     else:
         print_text(f"{title}: (none)")
 

@@ -21,8 +21,8 @@ from campaign.cli.options import (
     WARMUP_STEP_COUNT,
     Command,
     FiniteNumber,
-    format_option,
-    workload_option,
+    add_workload_option,
+    build_format_option,
 )
 from campaign.cli.terminal import TextTable, print_rows, print_tables, print_text, show_log_status
 from campaign.common.errors import ConfigError, convert_os_error
@@ -38,14 +38,14 @@ from campaign.workloads.protocol import Workload
 _COUNT_RANGE = click.IntRange(1, 4096)
 
 
-def _json_option(command: Command) -> Command:
+def _add_json_option(command: Command) -> Command:
     """Add `--format` and its short form `--json` to a command, which receives them as `as_json`."""
 
     @functools.wraps(command)
     def wrapper(style: str, as_json: bool, **arguments: Any) -> Any:
         return command(as_json=as_json or style == "json", **arguments)
 
-    return format_option("table", "json")(
+    return build_format_option("table", "json")(
         click.option("--json", "as_json", is_flag=True, help="As --format json.")(wrapper)
     )
 
@@ -59,7 +59,7 @@ def workload() -> None:
 
 
 @workload.command("list")
-@_json_option
+@_add_json_option
 def list_workloads(as_json: bool) -> None:
     """List all workloads that a campaign here can use."""
     rows: list[dict[str, Any]] = []
@@ -82,7 +82,7 @@ def list_workloads(as_json: bool) -> None:
 
 @workload.command("show")
 @click.argument("name")
-@_json_option
+@_add_json_option
 def show_workload(name: str, as_json: bool) -> None:
     """Show NAME with all defaults, and its command on two hosts with two devices each."""
     workload_file = try_workload.find_workload(name)
@@ -121,7 +121,7 @@ def _build_example(workload_file: LoadedFile[Workload]) -> dict[str, Any]:
 @click.option("--batch", type=_COUNT_RANGE, default=1, help="Samples per device and step.")
 @click.option("--precision", help="Number format. Default: the first precision of the workload.")
 @click.option("--devices", type=_COUNT_RANGE, default=1, help="Number of devices, with one rank each.")
-@workload_option
+@add_workload_option
 @click.option(
     "--system",
     help="System file that describes the devices, or its name under config/systems. Default: cores of this machine.",
@@ -139,7 +139,7 @@ def _build_example(workload_file: LoadedFile[Workload]) -> dict[str, Any]:
     help="Time after which the run is stopped.",
 )
 @click.option("--log", type=PATH, help="File for the output. Default: a new file in the temporary directory.")
-@_json_option
+@_add_json_option
 def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **settings: Any) -> None:
     """Run NAME once on this machine, without Slurm and without a fabric, and show its results.
 
@@ -170,7 +170,7 @@ def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **s
 @click.option("--warmup", "warmup_steps", type=WARMUP_STEP_COUNT, help="Number of steps before the measurement.")
 @click.option("--steps", "measured_steps", type=STEP_COUNT, help="Number of timed steps.")
 @click.option("--test", type=click.IntRange(min=1), help="Number of the test to read, if the log contains several.")
-@_json_option
+@_add_json_option
 def parse(name: str, log: Path, precision: str | None, as_json: bool, **settings: int | None) -> None:
     """Read a saved LOGFILE with the parser of workload NAME, or with a built-in PARSER. Nothing is run.
 

@@ -191,9 +191,9 @@ def format_first_error(error: ValidationError, document_name: str = "") -> str:
     return f"{'.'.join(map(str, first['loc'])) or document_name}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def suggest_name(name: str, allowed: Iterable[str]) -> str:
+def suggest_name(name: str, allowed_names: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the most similar name, or else all allowed names."""
-    names = sorted(allowed)
+    names = sorted(allowed_names)
     matches = difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{matches[0]}'?" if matches else f"there are: {', '.join(names) or 'none'}"
 

@@ -53,9 +53,9 @@ def find_files(directory: Path, suffix: str) -> list[Path]:
     return sorted(_walk_files(directory, suffix, ()))
 
 
-def _walk_files(directory: Path, suffix: str, above: tuple[str, ...]) -> Iterator[Path]:
+def _walk_files(directory: Path, suffix: str, ancestors: tuple[str, ...]) -> Iterator[Path]:
     real = os.path.realpath(directory)
-    if real in above or not directory.is_dir():
+    if real in ancestors or not directory.is_dir():
         return
     for path in directory.iterdir():
         if path.name.startswith("."):
@@ -63,7 +63,7 @@ def _walk_files(directory: Path, suffix: str, above: tuple[str, ...]) -> Iterato
         if path.suffix == suffix and path.is_file():
             yield path
         else:
-            yield from _walk_files(path, suffix, (*above, real))
+            yield from _walk_files(path, suffix, (*ancestors, real))
 
 
 @contextmanager
@@ -192,7 +192,7 @@ def reject_damaged_document(path: Path, remedy: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
-        from pydantic import ValidationError  # most processes do not need it
+        from pydantic import ValidationError  # It is imported here, because most processes do not need it.
 
         if isinstance(error, ValidationError):
             problem: object = format_first_error(error, "the document")
@@ -229,7 +229,7 @@ def append_json(path: Path, document: object, *, durable: bool = False) -> None:
     try:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            line = b"\n" + line  # an earlier writer died before it completed its line
+            line = b"\n" + line  # An earlier writer died before it completed its line.
         if os.write(descriptor, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         if durable:
@@ -313,7 +313,7 @@ def share_directories(directory: Path) -> None:
 
 def _share_with_group(directory: Path, reference: Path) -> None:
     """Give a directory the group and the write permissions of a reference directory."""
-    with suppress(PermissionError):  # this user is no member of the group
+    with suppress(PermissionError):  # This user may not be a member of the group.
         os.chown(directory, -1, reference.stat().st_gid)
         directory.chmod(directory.stat().st_mode | _get_sharing_bits(reference) | stat.S_ISGID)
 
@@ -448,15 +448,15 @@ def find_file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo"))
         path: file or directory, which need not exist.
         mountinfo: table of mounts as the kernel writes it.
     """
-    resolved, kind_and_options = path.resolve(), ("unknown", frozenset[str]())
+    resolved_path, kind_and_options = path.resolve(), ("unknown", frozenset[str]())
     longest_length = -1
     for line in mountinfo.read_text(encoding="utf-8").splitlines():
         mount, _, kind = line.partition(" - ")
         mount_fields, device_fields = mount.split(), kind.split()
-        mount_point = Path(mount_fields[4].encode().decode("unicode_escape"))  # a space is \\040
+        mount_point = Path(mount_fields[4].encode().decode("unicode_escape"))  # A space is written as \\040.
         if (
-            resolved.is_relative_to(mount_point) and len(mount_point.parts) >= longest_length
-        ):  # the later of two mounts on one point hides the earlier
+            resolved_path.is_relative_to(mount_point) and len(mount_point.parts) >= longest_length
+        ):  # If two mounts have the same point, the later one hides the earlier one.
             kind_and_options, longest_length = (
                 (device_fields[0], frozenset({*mount_fields[5].split(","), *device_fields[-1].split(",")})),
                 len(mount_point.parts),
@@ -470,6 +470,6 @@ def _write_lock_holder(descriptor: int, holder: str | None) -> None:
         if holder is None
         else holder
     )
-    with suppress(OSError):  # the lock holds even if a full disk cannot store its holder's name
+    with suppress(OSError):  # The lock is valid even if a full disk cannot store the name of its holder.
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)

@@ -47,7 +47,7 @@ Words = npt.NDArray[np.object_]
 def student_quantile(degrees_of_freedom: npt.ArrayLike, confidence: float = CONFIDENCE_LEVEL) -> Floats:
     """Return the half-width of a confidence interval in standard errors, element-wise.
 
-    The result is nan where the degrees of freedom are nan.
+    The result is nan if the degrees of freedom are nan.
     """
     return np.asarray(scipy.special.stdtrit(degrees_of_freedom, 0.5 + confidence / 2.0), dtype=np.float64)
 

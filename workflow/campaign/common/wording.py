@@ -26,7 +26,7 @@ _STATUS_DESCRIPTIONS = {
     "implied": "implied, not run",
     "incomplete": "output incomplete",
 }
-_MAX_ALT_TEXT_FINDINGS = 2  # findings; a screen reader cannot skim, and the page has all of them as text
+_MAX_ALT_TEXT_FINDINGS = 2  # A screen reader cannot skim, and the page has all findings as text.
 
 
 _FORMULA = re.compile(r"[=+\-@\t\r]")
@@ -230,7 +230,7 @@ def format_status_counts(tally: str) -> str:
     for status_count in tally.split(", "):
         status, _, run_count = status_count.partition(" x")
         words = _STATUS_DESCRIPTIONS.get(status, status)
-        # Runs that were not started and texts that are no status have no count.
+        # Runs that were not started and texts that are not a status have no count.
         is_uncounted = status == "implied" or status not in _STATUS_DESCRIPTIONS
         parts.append(words if is_uncounted else f"{words}, {pluralize(int(run_count or 1), 'run')}")
     return "; ".join(parts)

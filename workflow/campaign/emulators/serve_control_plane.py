@@ -26,9 +26,9 @@ from campaign.spec.operation_times import OperationTimes, read_published_times
 from campaign.spec.site_hardware import HostSpec
 
 USER, PASSWORD = "campaign", "learn-2-compose"
-_DEVICES = ("gpu:cpu-rank:14", "nvme:nvme-4tb:2")
-_KINDS = ("gpu", "nvme", "nic", "memory")
-_NOTE = "The control plane is emulated, so composition times are not those of a real fabric."
+_DEFAULT_DEVICES = ("gpu:cpu-rank:14", "nvme:nvme-4tb:2")
+_DEVICE_KINDS = ("gpu", "nvme", "nic", "memory")
+_DEFAULT_NOTE = "The control plane is emulated, so composition times are not those of a real fabric."
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def serve_control_plane(
         _serve_recording(request, report, stop_event)
         return
     module = load_emulator_module(kind)
-    device_counts = [_parse_device(text) for text in request.devices or getattr(module, "DEVICES", _DEVICES)]
+    device_counts = [_parse_device(text) for text in request.devices or getattr(module, "DEVICES", _DEFAULT_DEVICES)]
     options = getattr(module, "OPTIONS", {}) | dict(_parse_option(text) for text in request.options)
     try:
-        hardware = build_rack(HostSpec(name=request.hosts).names(), device_counts)
+        hardware = build_rack(HostSpec(name=request.hosts).list_names(), device_counts)
     except ValueError as error:
         raise ConfigError(f"--host {request.hosts}: {error}") from error
     faults = [_parse_fault(text) for text in request.faults]
@@ -184,7 +184,7 @@ def build_system_document(
         "hosts": [{"name": hosts, "cores": 8, "memory_gib": 64}],
         "pool": [{"kind": k, "model": model, "count": count} for (k, model), count in pool.items()],
         "devices": {model: {"runs_on": "cpu"} for kind, model in pool if kind == "gpu"},
-        "notes": [getattr(load_emulator_module(kind), "NOTE", _NOTE)],
+        "notes": [getattr(load_emulator_module(kind), "NOTE", _DEFAULT_NOTE)],
     }
 
 
@@ -206,9 +206,9 @@ def _parse_device(text: str) -> tuple[str, str, int]:
     """Parse a device as `KIND:MODEL:COUNT`. Raises ConfigError if it is invalid."""
     kind, _, model_and_count = text.partition(":")
     model, _, count = model_and_count.rpartition(":")
-    if kind not in _KINDS or not model or not count.isdigit() or not int(count):
+    if kind not in _DEVICE_KINDS or not model or not count.isdigit() or not int(count):
         raise ConfigError(
-            f"--device {text}: use KIND:MODEL:COUNT, such as gpu:a100:8; KIND is one of {', '.join(_KINDS)}"
+            f"--device {text}: use KIND:MODEL:COUNT, such as gpu:a100:8; KIND is one of {', '.join(_DEVICE_KINDS)}"
         )
     return kind, model, int(count)
 

@@ -17,7 +17,7 @@ MAX_HOSTS_PER_ADVANCED_DRAWER = 3
 UNLIMITED_HOSTS = 1 << 30
 """`Bank.hosts_max` of a bank without a limit."""
 
-RULES: dict[Mode, str] = {
+MODE_RULES: dict[Mode, str] = {
     "standard_one_host": "standard_one_host: all eight slots of a drawer belong to one host",
     "standard_two_hosts": "standard_two_hosts: four slots of a drawer belong to each of its two connections",
     "advanced": "advanced: at most three hosts can hold devices of a drawer at one time",
@@ -113,9 +113,9 @@ def find_violation(all_banks: Sequence[Bank], hosts_by_location: Mapping[str, st
         if bank is None:
             continue
         if host not in bank.hosts:
-            rule = CABLING_RULE if bank.mode == "advanced" else RULES[bank.mode]
+            rule = CABLING_RULE if bank.mode == "advanced" else MODE_RULES[bank.mode]
             return f"{location} cannot be attached to {host} ({rule})"
         hosts_by_drawer.setdefault(bank.drawer, {})[host] = None
         if len(hosts_by_drawer[bank.drawer]) > bank.hosts_max:
-            return f"{bank.drawer} would serve {', '.join(hosts_by_drawer[bank.drawer])} ({RULES[bank.mode]})"
+            return f"{bank.drawer} would serve {', '.join(hosts_by_drawer[bank.drawer])} ({MODE_RULES[bank.mode]})"
     return None

@@ -60,18 +60,18 @@ def count_operations(devices: Iterable[Device], steps: OperationSteps) -> Operat
     """Count the operations needed to attach devices of the pool to the hosts of a lease."""
     counts: Counter[OperationKey] = Counter()
     for device in devices:
-        counts.update((operation, device.kind, device_box(device)) for operation in steps.attach)
+        counts.update((operation, device.kind, get_device_box(device)) for operation in steps.attach)
     if counts:
         counts.update((operation, "", "") for operation in (*steps.per_composition, "rest"))
     return OperationCounts(counts)
 
 
-def device_box(device: Device) -> str:
+def get_device_box(device: Device) -> str:
     """Return the part of the fabric that contains a device, such as its drawer."""
     return device.location.rpartition("/")[0]
 
 
-_LOG: ContextVar[list[OperationTime] | None] = ContextVar("operation_log", default=None)
+_OPERATION_LOG: ContextVar[list[OperationTime] | None] = ContextVar("operation_log", default=None)
 
 
 @dataclass(slots=True)
@@ -91,26 +91,26 @@ def record_operations() -> Iterator[list[OperationTime]]:
     A nested recording keeps its own list.
     """
     operations: list[OperationTime] = []
-    token = _LOG.set(operations)
+    token = _OPERATION_LOG.set(operations)
     try:
         yield operations
     finally:
-        _LOG.reset(token)
+        _OPERATION_LOG.reset(token)
 
 
 @contextmanager
-def timing(operation: Operation, device: str = "", box: str = "") -> Iterator[OperationAnswer]:
+def time_operation(operation: Operation, device: str = "", box: str = "") -> Iterator[OperationAnswer]:
     """Time one operation if a recording is active.
 
     A failed operation is not recorded, because its duration is that of the failure. An operation inside another one is not
     recorded either.
     """
     operation_answer, start = OperationAnswer(), time.monotonic()
-    log = _LOG.get()
-    token = _LOG.set(None)
+    log = _OPERATION_LOG.get()
+    token = _OPERATION_LOG.set(None)
     try:
         yield operation_answer
     finally:
-        _LOG.reset(token)
+        _OPERATION_LOG.reset(token)
     if log is not None:
         log.append(OperationTime(operation, device, box, operation_answer.answer, time.monotonic() - start))

@@ -29,7 +29,7 @@ from campaign.fabrics.registry import Example, FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric
 from campaign.fabrics.state_file import FabricState
 from campaign.spec.cell import Configuration
-from campaign.spec.hardware import POOL, Device, Host, Inventory
+from campaign.spec.hardware import DEFAULT_DRAWER, Device, Host, Inventory
 from campaign.spec.launch_prefix import Launch, parse_fraction, parse_names
 from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 
@@ -162,7 +162,7 @@ def build_devices(
     """
     devices: list[Device] = []
     numbers: Counter[str] = Counter()
-    physical: dict[str, list[int]] = {}
+    physical_numbers: dict[str, list[int]] = {}
     for is_physical in (True, False):
         for (kind, model), count in counts.items():
             rule = options.find_rule(model, local=local)
@@ -173,14 +173,14 @@ def build_devices(
             if (rule is None or rule.of is None) != is_physical:
                 continue
             if is_physical:
-                physical[model] = list(range(numbers[kind], numbers[kind] + count))
+                physical_numbers[model] = list(range(numbers[kind], numbers[kind] + count))
                 numbers[kind] += count
-            elif rule is not None and count > len(physical.get(rule.of or "", ())):
-                available = len(physical.get(rule.of or "", ()))
+            elif rule is not None and count > len(physical_numbers.get(rule.of or "", ())):
+                available_count = len(physical_numbers.get(rule.of or "", ()))
                 raise ConfigError(
-                    f"launch: {model}: {location} has {count} of them, but only {available} '{rule.of}' (`of`)"
+                    f"launch: {model}: {location} has {count} of them, but only {available_count} '{rule.of}' (`of`)"
                 )
-            used_numbers = physical[(rule and rule.of) or model][:count]
+            used_numbers = physical_numbers[(rule and rule.of) or model][:count]
             devices += _build_model_devices(location, kind, model, used_numbers, rule, local=local)
     return devices
 
@@ -214,12 +214,12 @@ def _build_model_devices(
             f"launch: {model}: ids: {host_or_drawer}: there are {len(ids)} ids; use {len(numbers)} for the devices{part_hint}"
         )
     # A built-in device of a host and the same device lent to another host are claimed under different names.
-    name_prefix = host_or_drawer if local or host_or_drawer == POOL else f"{POOL}/{host_or_drawer}"
+    name_prefix = host_or_drawer if local or host_or_drawer == DEFAULT_DRAWER else f"{DEFAULT_DRAWER}/{host_or_drawer}"
     devices = []
     for index, number in enumerate(numbers):
         for part in range(rule.parts_per_device):
             name = f"{name_prefix}/{kind}{number}/{model}" + (f".{part}" if rule.parts_per_device > 1 else "")
-            each_id = ids[index if len(ids) == len(numbers) else index * rule.parts_per_device + part]
+            process_device_id = ids[index if len(ids) == len(numbers) else index * rule.parts_per_device + part]
             physical_name = f"{host_or_drawer}/{kind}{number}"
             launch = Launch(
                 rule.prefix,
@@ -227,14 +227,14 @@ def _build_model_devices(
                 str(rule.device_fraction),
                 rule.memory_mib,
                 physical_name,
-                each_id,
+                process_device_id,
                 host_or_drawer,
             )
             devices.append(build_device(name, number, launch))
     return devices
 
 
-RULE = "prefix: a host that a lease uses cannot lend its devices"
+LENDING_RULE = "prefix: a host that a lease uses cannot lend its devices"
 _MAX_HOST_COMBINATIONS = 500
 
 
@@ -258,7 +258,7 @@ class PrefixFabric(SimpleFabric):
             (host, device.model)
             for device in (*self.built_in_devices, *self.pool.values())
             for host in self.hosts
-            if device.computes and (device.attached_to == host if device.local else _server_name(device) != host)
+            if device.can_compute and (device.attached_to == host if device.local else _get_server_name(device) != host)
         )
         return replace(super().describe_capabilities(), max_devices_per_host=max(device_counts.values(), default=0))
 
@@ -275,12 +275,12 @@ class PrefixFabric(SimpleFabric):
             return super().select_devices(request, inventory)
         errors: list[FabricError] = []
         for candidate_hosts in islice(combinations(hosts, configuration.hosts), _MAX_HOST_COMBINATIONS):
-            remaining = replace(
+            remaining_inventory = replace(
                 inventory,
-                devices=tuple(d for d in inventory.devices if d.local or _server_name(d) not in candidate_hosts),
+                devices=tuple(d for d in inventory.devices if d.local or _get_server_name(d) not in candidate_hosts),
             )
             try:
-                selection = super().select_devices(replace(request, allowed_hosts=candidate_hosts), remaining)
+                selection = super().select_devices(replace(request, allowed_hosts=candidate_hosts), remaining_inventory)
             except FabricError as error:
                 errors.append(error)
             else:
@@ -291,8 +291,8 @@ class PrefixFabric(SimpleFabric):
         super().select_devices(request, inventory.release_all())  # It raises an error if the rule is not the reason.
         raise Incompatible(
             f"{request.lease_id}: configuration {configuration.name!r} needs {configuration.fabric_devices_per_host} remote "
-            f"{configuration.device!r} for each of {configuration.hosts} hosts, but the other hosts have fewer ({RULE})",
-            RULE,
+            f"{configuration.device!r} for each of {configuration.hosts} hosts, but the other hosts have fewer ({LENDING_RULE})",
+            LENDING_RULE,
         )
 
     def check_selection(self, state: FabricState, selection: Selection) -> None:
@@ -330,9 +330,9 @@ class PrefixFabric(SimpleFabric):
         for name, slot in state.devices.items():
             device = devices.get(name)
             if device is not None and slot.lease is not None:
-                leases_by_physical[device.physical] = slot.lease
+                leases_by_physical[device.physical_id] = slot.lease
                 if not device.local:
-                    leases_by_lender[_server_name(device)] = slot.lease
+                    leases_by_lender[_get_server_name(device)] = slot.lease
         hosts = tuple(
             Host(
                 spec.name,
@@ -358,13 +358,13 @@ class PrefixFabric(SimpleFabric):
         slot = state.devices.get(device.fabric_id)
         if slot is not None and slot.lease is not None:
             return replace(device, holder=slot.lease, attached_to=slot.host, state="in_use")
-        holder = leases_by_physical.get(device.physical)
-        if holder is None and not device.local and _server_name(device) in self.hosts:
-            holder = leases_by_server.get(_server_name(device))
+        holder = leases_by_physical.get(device.physical_id)
+        if holder is None and not device.local and _get_server_name(device) in self.hosts:
+            holder = leases_by_server.get(_get_server_name(device))
         return device if holder is None else replace(device, holder=holder, state="reserved")
 
 
-def _server_name(device: Device) -> str:
+def _get_server_name(device: Device) -> str:
     """Return the name of the server that contains a remote device."""
     return device.location.rpartition("/slot")[0]
 
@@ -382,7 +382,7 @@ def open_fabric(
             local_counts[host.name][spec.kind, spec.model] += spec.count
     drawer_counts: dict[str, Counter[tuple[str, str]]] = {}
     for entry in pool:
-        drawer_counts.setdefault(entry.drawer or POOL, Counter())[entry.kind, entry.model] += entry.count
+        drawer_counts.setdefault(entry.drawer or DEFAULT_DRAWER, Counter())[entry.kind, entry.model] += entry.count
     for rule in options.launch:
         places = {
             **(local_counts if rule.applies_to(local=True) else {}),
@@ -394,9 +394,9 @@ def open_fabric(
                 rule.where or "", "neither a host nor the pool has"
             )
             raise ConfigError(f"launch: {location_text} '{rule.device}'; correct the name, or list the devices")
-        if unknown := sorted(set(rule.ids) - set(locations)):
+        if unknown_locations := sorted(set(rule.ids) - set(locations)):
             raise ConfigError(
-                f"launch: {rule.device}: ids: {unknown[0]} has no such device; use one of: {', '.join(locations)}"
+                f"launch: {rule.device}: ids: {unknown_locations[0]} has no such device; use one of: {', '.join(locations)}"
             )
     local = tuple(
         device for name, counts in local_counts.items() for device in build_devices(name, counts, options, local=True)

@@ -23,7 +23,7 @@ AttachMode = Literal["hot", "powered_off", "reboot"]
 class LeaseRequest:
     """A request for the hosts and devices of one configuration, made by one lease.
 
-    `allowed_hosts` restricts the hosts; if it is empty, any host of the system may be used. `links` holds the expected link
+    `list_allowed_hosts` restricts the hosts; if it is empty, any host of the system may be used. `links` holds the expected link
     (lanes, generation) by device model.
     """
 
@@ -246,7 +246,7 @@ class Fabric(Protocol):
         """
         return frozenset(device.fabric_id for device in composition.devices)
 
-    def devices_to_verify(self, composition: Composition) -> frozenset[str]:
+    def list_devices_to_verify(self, composition: Composition) -> frozenset[str]:
         """Return the fabric ids of the devices in the composition that are verified on their hosts. Default: none."""
         return frozenset()
 

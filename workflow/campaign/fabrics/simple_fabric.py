@@ -25,7 +25,7 @@ from pathlib import Path
 from campaign.common.errors import FabricError
 from campaign.fabrics.banks import Bank, build_unlimited_banks, find_violation
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.operations import device_box, timing
+from campaign.fabrics.operations import get_device_box, time_operation
 from campaign.fabrics.placement.selection import select_devices
 from campaign.fabrics.protocol import Capabilities, Fabric, LeaseRequest, Selection, Tag
 from campaign.fabrics.state_file import (
@@ -117,7 +117,7 @@ class SimpleFabric(Fabric):
     def describe_capabilities(self) -> Capabilities:
         """Return the capabilities and limits of the fabric."""
         device_counts = (
-            sum(device.computes for device in self.built_in_devices if device.attached_to == name)
+            sum(device.can_compute for device in self.built_in_devices if device.attached_to == name)
             + sum(len(bank.slots) for bank in self.banks if name in bank.hosts)
             for name in self.hosts
         )
@@ -183,7 +183,7 @@ class SimpleFabric(Fabric):
 
     def lock_transaction(self, lease_id: str) -> AbstractContextManager[None]:
         """Hold the transaction lock inside the block, unless composing is a single step."""
-        return nullcontext() if self.atomic else self.state.transaction(lease_id)
+        return nullcontext() if self.atomic else self.state.lock_transaction(lease_id)
 
     def claim_selection(self, selection: Selection) -> None:
         """Reserve the hosts and devices of a selection in one change of the state file.
@@ -198,14 +198,14 @@ class SimpleFabric(Fabric):
             raise Incompatible(f"{lease_id}: {rule}", rule)
         with self.state.edit() as state:
             self.check_selection(state, selection)
-            occupied = {
+            occupied_locations = {
                 self.pool[name].location: slot.host
                 for name, slot in state.devices.items()
                 if slot.host is not None and slot.lease not in (None, lease_id) and name in self.pool
             }
             if not enter_claim(state, selection):
                 return
-            if rule := find_violation(self.banks, occupied | hosts_by_location):
+            if rule := find_violation(self.banks, occupied_locations | hosts_by_location):
                 holders = dict.fromkeys(slot.lease for slot in state.devices.values() if slot.lease)
                 raise Conflict(f"{lease_id}: {rule}", (name for name in holders if name != lease_id))
             assign_slots(state, selection, () if self.atomic else self.pool)
@@ -267,4 +267,4 @@ class SimpleFabric(Fabric):
 
 def time_device_operation(device: Device, operation: Operation) -> AbstractContextManager[object]:
     """Time an operation on one device."""
-    return timing(operation, device.kind, device_box(device))
+    return time_operation(operation, device.kind, get_device_box(device))

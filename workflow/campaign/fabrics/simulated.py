@@ -31,7 +31,7 @@ from campaign.common.errors import ConfigError, FabricError
 from campaign.common.files import hash_document
 from campaign.fabrics.banks import (
     MAX_HOSTS_PER_ADVANCED_DRAWER,
-    RULES,
+    MODE_RULES,
     SLOTS_PER_CONNECTION,
     SLOTS_PER_DRAWER,
     Bank,
@@ -39,7 +39,7 @@ from campaign.fabrics.banks import (
     find_violation,
 )
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
-from campaign.fabrics.operations import OperationSteps, timing
+from campaign.fabrics.operations import OperationSteps, time_operation
 from campaign.fabrics.protocol import Selection
 from campaign.fabrics.registry import FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric, time_device_operation
@@ -149,11 +149,11 @@ def _build_drawer_banks(
     if drawer.mode == "standard_one_host":
         if len(hosts) > 1:
             raise ConfigError(
-                f"{name}: several hosts are cabled to it: {', '.join(hosts)} ({RULES['standard_one_host']})"
+                f"{name}: several hosts are cabled to it: {', '.join(hosts)} ({MODE_RULES['standard_one_host']})"
             )
         return [Bank(name, name, "standard_one_host", all_slots, hosts, 1)]
     if len(ports) > 2:
-        raise ConfigError(f"{name}: {len(ports)} connections are cabled to it ({RULES['standard_two_hosts']})")
+        raise ConfigError(f"{name}: {len(ports)} connections are cabled to it ({MODE_RULES['standard_two_hosts']})")
     return [
         Bank(
             f"{name}/connection{connection + 1}",
@@ -201,7 +201,7 @@ def place_devices(chassis: Sequence[ChassisOptions], pool: Sequence[PoolSpec]) -
     Raises ConfigError if there are more devices than slots.
     """
     drawers = [f"{unit.name}/{drawer.name}" for unit in chassis for drawer in unit.drawers]
-    free = {drawer: list(range(1, SLOTS_PER_DRAWER + 1)) for drawer in drawers}
+    free_slots = {drawer: list(range(1, SLOTS_PER_DRAWER + 1)) for drawer in drawers}
     devices: list[Device] = []
     link = Link(LINK_LANES, PCIE_GENERATION, LINK_LANES, PCIE_GENERATION)
     # Devices with a named drawer are placed first, so that devices without one never take their slots.
@@ -210,13 +210,13 @@ def place_devices(chassis: Sequence[ChassisOptions], pool: Sequence[PoolSpec]) -
         if not candidates:
             raise ConfigError(f"pool: unknown drawer {spec.drawer!r}; use one of: {', '.join(drawers)}")
         for _ in range(spec.count):
-            drawer = next((name for name in candidates if free[name]), None)
+            drawer = next((name for name in candidates if free_slots[name]), None)
             if drawer is None:
                 full_location = spec.drawer or "the chassis"
                 raise ConfigError(
                     f"pool: {full_location} has too few free slots for {spec.count} x {spec.model!r} ({spec.kind})"
                 )
-            location, kind = f"{drawer}/slot{free[drawer].pop(0)}", spec.kind
+            location, kind = f"{drawer}/slot{free_slots[drawer].pop(0)}", spec.kind
             devices.append(
                 Device(location, kind, spec.model, make_host_id(kind, location), location, local=False, link=link)
             )
@@ -352,7 +352,7 @@ class SimulatedFabric(SimpleFabric):
                 raise OutcomeUnknown(f"{lease_id}: the request to compose got no reply")
             self.claim_selection(selection)
             if self.list_unattached_devices(selection):
-                with timing("inventory"):
+                with time_operation("inventory"):
                     self._sleep_for_operation("inventory", "", self._options.operation_s)
             else:
                 time.sleep(self._options.operation_s)
@@ -383,8 +383,8 @@ class SimulatedFabric(SimpleFabric):
 
         def is_visible(slot: DeviceSlot, host: str) -> bool:
             """Return True if the host lists the device in this slot now."""
-            enumerated = slot.visible_s is not None and slot.visible_s <= now_s and not slot.needs_rescan
-            return enumerated and not slot.is_broken and slot.host == host
+            is_enumerated = slot.visible_s is not None and slot.visible_s <= now_s and not slot.needs_rescan
+            return is_enumerated and not slot.is_broken and slot.host == host
 
         return frozenset(
             device.fabric_id
@@ -393,7 +393,7 @@ class SimulatedFabric(SimpleFabric):
             if device.local or is_visible(slots.get(device.fabric_id, DeviceSlot()), host.name)
         )
 
-    def devices_to_verify(self, composition: Composition) -> frozenset[str]:
+    def list_devices_to_verify(self, composition: Composition) -> frozenset[str]:
         """Return the fabric ids of the pooled devices, which are verified on their hosts."""
         return frozenset(device.fabric_id for device in composition.devices if not device.local)
 

@@ -177,7 +177,7 @@ class FabricState(_StoredModel):
         }
 
 
-def hosts_from_selection(selection: Selection) -> tuple[ClaimedHost, ...]:
+def build_claimed_hosts(selection: Selection) -> tuple[ClaimedHost, ...]:
     """Convert a selection to the hosts stored in the state file."""
     return tuple(
         ClaimedHost(name=host.host, devices=(*host.local, *host.fabric), storage=host.storage)
@@ -228,15 +228,15 @@ class StateFile:
                     raise
 
     @contextmanager
-    def transaction(self, lease_id: str) -> Iterator[None]:
+    def lock_transaction(self, lease_id: str) -> Iterator[None]:
         """Hold the lock of changing operations inside the block, for as long as they take.
 
         Raises Busy with the lease that holds the lock. The kernel drops the lock of a dead process, so a killed transaction
         never blocks the next one.
         """
         path = self.path.with_suffix(".transaction")
-        with try_lock(path, lease_id) as acquired:
-            if not acquired:
+        with try_lock(path, lease_id) as is_acquired:
+            if not is_acquired:
                 holder = read_text(path)
                 raise Busy(
                     f"the fabric is busy with {holder or 'another process that is starting'}",
@@ -267,7 +267,7 @@ def enter_claim(state: FabricState, selection: Selection) -> bool:
 
     Returns False if this lease already has exactly this selection. Raises Conflict if other leases hold parts of it.
     """
-    request, hosts = selection.request, hosts_from_selection(selection)
+    request, hosts = selection.request, build_claimed_hosts(selection)
     lease_claim = state.leases.get(request.lease_id)
     if lease_claim is not None:
         if (lease_claim.campaign, lease_claim.owner, lease_claim.hosts) != (request.campaign, request.owner, hosts):

@@ -18,7 +18,7 @@ from campaign.spec.cell import Configuration
 from campaign.spec.hardware import Inventory
 from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 
-RULE = "static: devices stay in the host into which they are built"
+BUILT_IN_DEVICES_RULE = "static: devices stay in the host into which they are built"
 
 
 class StaticFabric(SimpleFabric):
@@ -47,7 +47,8 @@ class StaticFabric(SimpleFabric):
             return super().select_devices(request, inventory)
         subject = f"{request.lease_id}: configuration {configuration.name!r}"
         raise Incompatible(
-            f"{subject} requests {invalid_option} ({RULE}); use {allowed_values}, or a composable fabric", RULE
+            f"{subject} requests {invalid_option} ({BUILT_IN_DEVICES_RULE}); use {allowed_values}, or a composable fabric",
+            BUILT_IN_DEVICES_RULE,
         )
 
 

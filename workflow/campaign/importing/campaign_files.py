@@ -12,7 +12,7 @@ from campaign.workloads.protocol import Workload
 
 MISSING_LOG_REASON = "no log of it was found"
 _CELL_AXES = ("configuration", "workload", "batch", "precision")
-_MAX_VALUES_PER_CONDITION = 12  # because the length of an expression is limited
+_MAX_VALUES_PER_CONDITION = 12  # The length of an expression is limited.
 
 
 def make_system_document(
@@ -20,8 +20,8 @@ def make_system_document(
 ) -> dict[str, Any]:
     """Return the system file as a document.
 
-    If the system has a pool, a fabric that can hold one stands for the real fabric, which logs do not mention. Likewise,
-    Slurm stands for the actual launcher if a workload's file needs it.
+    If the system has a pool, a simulated fabric replaces the real fabric, which logs do not mention. Likewise, Slurm replaces
+    the actual launcher if a workload needs it.
 
     Args:
         import_file: content of the map.
@@ -32,7 +32,7 @@ def make_system_document(
     needs_slurm = any(file.needs_slurm for file in workloads.values())
     fields = system.model_dump(mode="json", exclude_defaults=True, exclude={"notes"})
     for entry in fields.get("pool", ()):
-        entry.pop("drawer", None)  # drawer of the real chassis, which the stand-in fabric does not have
+        entry.pop("drawer", None)  # The simulated fabric does not have the drawers of the real chassis.
     return {
         "schema_version": "system/1",
         **fields,

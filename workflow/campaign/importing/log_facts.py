@@ -97,7 +97,7 @@ def compute_run_span(facts: LogFacts, written_s: float) -> tuple[float, float, b
 
     Args:
         facts: facts in the log.
-        written_s: time of the last change of the log, which stands for an unknown end.
+        written_s: time of the last change of the log, which is used if the end is unknown.
     """
     start, end, duration = facts.start_s, facts.end_s, facts.duration_s
     if end is None and start is not None and duration is not None:
@@ -164,7 +164,7 @@ def hash_log(path: Path) -> str:
 def read_outcome(campaign: Campaign, cell: Cell, path: Path, facts: LogFacts, test: int | None = None) -> Outcome:
     """Return the outcome of a run of this cell according to its log.
 
-    Raises LogImportError if the apparatus failed, which is no result.
+    Raises LogImportError if the host, the network or the scheduler failed, because the log then has no result.
 
     Args:
         campaign: the campaign.
@@ -185,7 +185,7 @@ def read_outcome(campaign: Campaign, cell: Cell, path: Path, facts: LogFacts, te
         if outcome.status != "incomplete":
             return outcome
         # The exit status was not kept, so only failures that appear in the log itself count.
-        cause = classify_failure(log, (None,), timed_out=False, killed_by_us=False)
+        cause = classify_failure(log, (None,), timed_out=False, killed_by_launcher=False)
     except LaunchError as error:
         message = str(error).partition("; run the same command")[0]
         raise LogImportError(f"host, network or scheduler failed, so the log has no result: {message}") from error

@@ -34,9 +34,9 @@ from campaign.spec.cell import Cell
 from campaign.spec.record import IMPORTED_LEASE_PREFIX, Record, RecordedCell
 from campaign.spec.run_numbers import (
     MAX_RUNS_PER_COMPOSITION,
-    composition_of,
     compute_run_number,
-    number_in_composition,
+    get_composition_number,
+    get_number_in_composition,
 )
 from campaign.spec.system_file import SystemFile
 from campaign.workloads.log_reader import Log
@@ -289,7 +289,7 @@ def _build_campaign(
             numbers[identity.point].append((composition, identity.repetition or 0))
     for record in earlier_records:
         points.append(point := _make_point(record.cell.configuration, record.cell))
-        composition, number = composition_of(record.repetition), number_in_composition(record.repetition)
+        composition, number = get_composition_number(record.repetition), get_number_in_composition(record.repetition)
         runs[point][composition] = max(runs[point][composition], number)
         numbers[point].append((composition, number))
     # Runs without a log are not planned, unless the map plans them.
@@ -343,7 +343,7 @@ def _number_compositions(entries: Sequence[ScannedLog], records: Sequence[Record
     for record in records:
         record_configuration = record.cell.configuration
         number_by_lease[record_configuration, record.lease_id.partition(f".{record_configuration}.")[2]] = (
-            composition_of(record.repetition)
+            get_composition_number(record.repetition)
         )
     max_number: Counter[str] = Counter()
     for (configuration, lease), number in number_by_lease.items():
@@ -393,8 +393,8 @@ class _RunAssigner:
 
     def assign_runs(self, entries: Sequence[ScannedLog]) -> list[ScannedLog]:
         """Return the entries with their cell, run number and outcome, or with the reason why they are not read."""
-        entry_by_name: dict[str, ScannedLog] = {}  # by path and test
-        # First logs that have a record, then those that state their repetition. The remaining logs get free numbers.
+        entry_by_name: dict[str, ScannedLog] = {}
+        # Logs with a record come first, then logs that state their repetition. The remaining logs get free numbers.
         for entry in sorted(entries, key=self.get_priority):
             try:
                 entry_by_name[entry.name] = entry if entry.identity is None else self.assign_run(entry, entry.identity)

@@ -61,7 +61,7 @@ class Setting:
         except ValueError:
             return True
         if math.isinf(stated_value):
-            return math.isinf(number) or number <= 0  # all requests at once is written as either
+            return math.isinf(number) or number <= 0  # Programs write either of them for sending all requests at once.
         # A label such as 0.33 is a rounded third.
         decimals = len(str(value).partition(".")[2])
         label_error = 0.51 * 10.0**-decimals if decimals else 0.0
@@ -225,7 +225,7 @@ def _get_last_part(value: Scalar) -> str:
 
 
 def _parse_sizes(value: Scalar, label: str) -> Sequence[float]:
-    """Return the bytes that a label may mean, by powers of 1024 and of 1000. The result is empty if it is no size."""
+    """Return the bytes that a label may mean, by powers of 1024 and of 1000. The result is empty if it is not a size."""
     match = _SIZE_PATTERN.fullmatch(str(value).strip())
     if match is None or match[1].count(".") > 1 or match[1] == ".":
         return ()

@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ from campaign.importing.log_facts import compute_run_span
 from campaign.importing.map_file import ImportMap
 from campaign.importing.scan_logs import LogSurvey, ScannedLog
 from campaign.plan.campaign.resolve import Campaign, load_campaign
-from campaign.plan.matrix import build_specification
+from campaign.plan.matrix import Specifications
 from campaign.plan.past_costs import collect_earlier_spread, read_costs
 from campaign.spec.earlier_spread import write_spreads
-from campaign.spec.record import IMPORTED, IMPORTED_LEASE_PREFIX, Record, RecordedCell, RecordStore, Source
+from campaign.spec.record import IMPORTED_FLAG, IMPORTED_LEASE_PREFIX, Record, RecordedCell, RecordStore, Source
 
 CONFIG_DIRECTORY = "config"
 """Name of the directory of the campaign's files in its results."""
@@ -78,8 +78,15 @@ def write_import(survey: LogSurvey, import_map: ImportMap, results: Results) -> 
         "campaign": store.share_document(load_campaign(campaign_file).to_document()),
         "environment": store.share_document(environment),
     }
+    # One for all records, because it hashes every workload of the campaign.
+    specifications = Specifications(survey.campaign)
+    composition_hashes: dict[tuple[str, ...], str] = {}
     for entry in survey.select_entries("new"):
-        store.write(_make_record(survey, entry, store, shared_documents))
+        hosts = () if entry.identity is None else entry.identity.hosts
+        if hosts not in composition_hashes:
+            composition_hashes[hosts] = store.share_document(_make_composition(survey, hosts))
+        documents = {**shared_documents, "composition": composition_hashes[hosts]}
+        store.write(_make_record(survey, entry, specifications, documents))
     # Stored in the results, so that the borrowed spread of other campaigns is available wherever the results are moved.
     name = survey.campaign.system.name
     write_spreads(
@@ -147,29 +154,39 @@ def make_notes(survey: LogSurvey) -> list[str]:
     return texts
 
 
-def _make_record(
-    survey: LogSurvey, entry: ScannedLog, store: RecordStore, shared_documents: Mapping[str, str]
-) -> Record:
-    """Build the record of a new log. Raises RecordError if the log was not read."""
-    cell, outcome, identity = entry.cell, entry.outcome, entry.identity
-    if cell is None or outcome is None or identity is None:
-        raise RecordError(f"{entry.path}: was not read")
-    start_s, end_s, is_timed = compute_run_span(entry.facts, (survey.directory / entry.path).stat().st_mtime)
-    # Hosts that both the log and the map name. Their devices are unknown.
-    composition = {
+def _make_composition(survey: LogSurvey, hosts: Collection[str]) -> dict[str, Any]:
+    """Return the document of a composition. It has the hosts that both the log and the map name, with unknown devices."""
+    return {
         "schema_version": "composition/1",
         "hosts": [
             {"name": name, "cores": group.cores, "memory_gib": group.memory_gib, "devices": [], "storage": []}
             for group in survey.campaign.system.hosts
-            for name in group.names()
-            if name in identity.hosts
+            for name in group.list_names()
+            if name in hosts
         ],
     }
+
+
+def _make_record(
+    survey: LogSurvey, entry: ScannedLog, specifications: Specifications, shared_documents: Mapping[str, str]
+) -> Record:
+    """Build the record of a new log. Raises RecordError if the log was not read.
+
+    Args:
+        survey: result of the survey.
+        entry: the log.
+        specifications: specifications of the cells of the survey's campaign.
+        shared_documents: hashes of the documents that the record shares with others, by field.
+    """
+    cell, outcome, identity = entry.cell, entry.outcome, entry.identity
+    if cell is None or outcome is None or identity is None:
+        raise RecordError(f"{entry.path}: was not read")
+    start_s, end_s, is_timed = compute_run_span(entry.facts, (survey.directory / entry.path).stat().st_mtime)
     return Record(
         cell_id=cell.id,
         repetition=entry.repetition,
         cell=RecordedCell.from_cell(cell),
-        specification=build_specification(survey.campaign, cell),
+        specification=specifications.build(cell),
         status=outcome.status,
         failure=outcome.failure,
         started=start_s,
@@ -177,14 +194,13 @@ def _make_record(
         lease_id=f"{survey.campaign.name}.{cell.configuration.name}."
         f"{identity.lease or IMPORTED_LEASE_PREFIX + _shorten_key(entry)}",
         hosts=identity.hosts,
-        composition=store.share_document(composition),
         **shared_documents,
         throughput_per_s=outcome.throughput_per_s,
         step_times_s=outcome.step_times_s,
         window_s=outcome.window_s,
         metrics=dict(outcome.metrics),
         phases_s=dict(outcome.phases_s),
-        flags=(IMPORTED, *outcome.flags),
+        flags=(IMPORTED_FLAG, *outcome.flags),
         source=Source(path=entry.path, sha256=entry.sha256, timed=is_timed, test=entry.test),
     )
 

@@ -21,7 +21,7 @@ from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding, Severity, check_control_plane, check_fabric
 from campaign.plan.campaign.launch_prefix_rules import find_launch_rules
 from campaign.slurm.commands import SlurmCommands
-from campaign.slurm.listed_hosts import LISTING, ListedHost, parse_features, parse_listing, parse_partitions
+from campaign.slurm.listed_hosts import LIST_HOSTS_COMMAND, ListedHost, parse_features, parse_listing, parse_partitions
 from campaign.slurm.shared_directory import check_from_host, choose_free_host
 from campaign.slurm.strategies.controller import count_gres
 from campaign.spec.hardware import Device, Inventory, normalize_identity
@@ -107,8 +107,8 @@ def _query_agents(
     # HTTP uses one connection for all hosts of a service; ssh uses one per host.
     by_ssh = (system.fabric.get("agent") or {}).get("kind") == "ssh"
     with ThreadPoolExecutor(_MAX_PARALLEL_QUERIES if by_ssh else 1) as threads:
-        list(threads.map(query_agent, system.usable_hosts()))
-    order = system.usable_hosts()
+        list(threads.map(query_agent, system.list_usable_hosts()))
+    order = system.list_usable_hosts()
     return {host: devices_by_host[host] for host in order if host in devices_by_host}, {
         failed_host: errors_by_host[failed_host] for failed_host in order if failed_host in errors_by_host
     }
@@ -129,18 +129,18 @@ def _check_models(
         if device.host_id and (reported_model := reported_models.get(normalize_identity(device.host_id))):
             reported_by_model.setdefault(device.model, set()).add(reported_model)
     for model, names in reported_by_model.items():
-        declared = system.devices.get(model, DeviceModel())
-        unexpected, message = sorted(names - {model, declared.reported_as}), ""
-        if unexpected and declared.reported_as:
+        declared_model = system.devices.get(model, DeviceModel())
+        unexpected_models, message = sorted(names - {model, declared_model.reported_as}), ""
+        if unexpected_models and declared_model.reported_as:
             message = (
-                f"hosts report {', '.join(unexpected)} for {model}, but the system "
-                f"file has {declared.reported_as} (`reported_as`)"
+                f"hosts report {', '.join(unexpected_models)} for {model}, but the system "
+                f"file has {declared_model.reported_as} (`reported_as`)"
             )
             yield Finding("models", "stop", f"{message}; correct `pool` or `devices`")
-        elif unexpected:
+        elif unexpected_models:
             message = (
-                f"hosts report {', '.join(unexpected)} for {model}; if this is the same model, add "
-                f"`devices: {{{model}: {{reported_as: {unexpected[0]}}}}}`"
+                f"hosts report {', '.join(unexpected_models)} for {model}; if this is the same model, add "
+                f"`devices: {{{model}: {{reported_as: {unexpected_models[0]}}}}}`"
             )
             yield Finding("models", "note", f"{message}; otherwise correct `pool`")
 
@@ -151,7 +151,7 @@ def _check_launcher(system: SystemFile, slurm_options: SlurmOptions, slurm: Slur
         yield Finding("launcher", "ok", "local: runs start on this machine")
         return
     try:
-        answer = slurm(*LISTING)
+        answer = slurm(*LIST_HOSTS_COMMAND)
     except ConfigError as error:
         yield Finding("slurm", "stop", str(error))
         return
@@ -177,7 +177,7 @@ def check_against_slurm(
         slurm_options: options of Slurm from the profile or command line, which precede those of the system file.
         listed_hosts: hosts that Slurm lists, by name.
     """
-    names = system.usable_hosts()
+    names = system.list_usable_hosts()
     # Hosts that are deleted, or powered down in a cloud, are not listed with their features until they return.
     missing_verdict: Severity = "note" if system.slurm.strategy in ("dynamic", "resume") else "stop"
     hosts = {name: listed_hosts[name] for name in names if name in listed_hosts}
@@ -242,7 +242,10 @@ def _check_gres(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator
         )
 
     hosts_with_devices = {
-        name for group in system.hosts if needs_gres(group.devices) or needs_gres(system.pool) for name in group.names()
+        name
+        for group in system.hosts
+        if needs_gres(group.devices) or needs_gres(system.pool)
+        for name in group.list_names()
     }
     if hosts_without_gres := [
         name for name, host in hosts.items() if name in hosts_with_devices and not count_gres(host.gres, gres)
@@ -273,7 +276,9 @@ def check_shared_results(site: Site, slurm_options: SlurmOptions, slurm: SlurmCo
     values = {name: getattr(slurm_options, name) or getattr(settings, name) for name in ("partition", "account", "qos")}
     options = SlurmOptions(**values, additional={**settings.additional, **slurm_options.additional})
     try:
-        choice = choose_free_host(site.system.usable_hosts(), parse_listing(slurm(*LISTING).out), options)
+        choice = choose_free_host(
+            site.system.list_usable_hosts(), parse_listing(slurm(*LIST_HOSTS_COMMAND).out), options
+        )
     except ConfigError:
         return  # `_check_launcher` reports a machine without Slurm.
     if choice is None or "clusters" in options.additional:

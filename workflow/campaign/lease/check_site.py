@@ -16,7 +16,7 @@ from typing import Any, Literal
 from campaign.common.errors import CampaignError, ConfigError, FabricError
 from campaign.common.processes.signals import defer_ending_signals
 from campaign.common.wording import pluralize
-from campaign.fabrics.banks import RULES, find_drawer
+from campaign.fabrics.banks import MODE_RULES, find_drawer
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions as ControlledOptions
 from campaign.fabrics.errors import Refused
 from campaign.fabrics.operations import OperationSteps
@@ -28,7 +28,7 @@ from campaign.lease.lifecycle import acquire_lease, release_lease
 from campaign.lease.reconcile import Orphan
 from campaign.plan.campaign.open_fabric import current_owner
 from campaign.spec.cell import Configuration
-from campaign.spec.hardware import Inventory, describe_use
+from campaign.spec.hardware import Inventory, get_device_noun
 from campaign.spec.operation_times import OPERATIONS, OperationTime, OperationTimes, RecordingSession
 from campaign.spec.system_file import SystemFile
 
@@ -100,7 +100,7 @@ def check_control_plane(site: Site, check_more: SiteCheck = _check_nothing) -> I
             )
             duration_text = f"{(time.monotonic() - start_s) * 1e3:.0f} ms{request_count_text}"
             login_text = "signed in and read" if any((site.system.fabric.get("credentials") or {}).values()) else "read"
-            pool_device_count = len({device.physical for device in inventory.devices if not device.local})
+            pool_device_count = len({device.physical_id for device in inventory.devices if not device.local})
             yield Finding(
                 "answer", "ok", f"{login_text} {pluralize(pool_device_count, 'pool device')} in {duration_text}"
             )
@@ -152,10 +152,10 @@ def _check_pool(system: SystemFile, inventory: Inventory, *, reports_models: boo
         inventory: inventory of the fabric.
         reports_models: True if the fabric reports the models of devices.
     """
-    pool_devices = {(d.physical, (d.model, d.use)): d for d in inventory.devices if not d.local}
+    pool_devices = {(d.physical_id, (d.model, d.noun)): d for d in inventory.devices if not d.local}
     listed_counts: Counter[tuple[str, str]] = Counter()
     for entry in system.pool:
-        listed_counts[entry.model, describe_use(entry.kind)] += entry.count
+        listed_counts[entry.model, get_device_noun(entry.kind)] += entry.count
     found_counts = Counter(key for _, key in pool_devices)
     names = {device.called or device.model for device in pool_devices.values()}
     for model, use in sorted(listed_counts | found_counts):
@@ -194,7 +194,7 @@ def _check_pool(system: SystemFile, inventory: Inventory, *, reports_models: boo
         if device.health != "ok" or device.state in ("failed", "unknown", "unavailable"):
             yield Finding("pool", "note", f"{name}: {device.state}, health {device.health}")
         elif device.link is not None and device.link.is_degraded:
-            yield Finding("pool", "note", f"{name}: {device.link.shortfall}")
+            yield Finding("pool", "note", f"{name}: {device.link.description}")
 
 
 def _check_capabilities(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
@@ -218,7 +218,7 @@ def _check_capabilities(fabric: Fabric, inventory: Inventory) -> Iterator[Findin
         bank.name: [host for host in bank.hosts if (bank.drawer, host) not in unreached_drawers] for bank in banks
     }
     for bank in banks:
-        rule = f" ({RULES[bank.mode]})" if bank.hosts_max < len(bank.hosts) or bank.mode != "advanced" else ""
+        rule = f" ({MODE_RULES[bank.mode]})" if bank.hosts_max < len(bank.hosts) or bank.mode != "advanced" else ""
         message = (
             f"{bank.name}: {pluralize(len(bank.slots), 'slot')}, reached by "
             f"{', '.join(reaching_hosts_by_bank[bank.name]) or 'no host'}{rule}"
@@ -260,23 +260,23 @@ def run_trial(site: Site, report: Callable[[str], None]) -> Iterator[Finding]:
     name = f"check.{int(time.time())}"
     with site.open_fabric() as fabric:
         inventory = fabric.read_inventory()
-        device = next((d for d in inventory.devices if not d.local and d.computes and d.state == "free"), None)
+        device = next((d for d in inventory.devices if not d.local and d.can_compute and d.state == "free"), None)
         if device is None:
             yield Finding("trial", "problem", "no pool device is free; try again later")
             return
         configuration = Configuration(name, 1, 1, 0, 1, device.model, "fabric", "local")
         request = LeaseRequest(
-            name, "check", site.system.tenancy.owner or current_owner(), configuration, site.system.allowed_hosts()
+            name, "check", site.system.tenancy.owner or current_owner(), configuration, site.system.list_allowed_hosts()
         )
         try:
             lease = acquire_lease(
                 fabric, request, site.journals_directory, wait_s=0, poll_s=0.5, on_wait=report, max_attempts=1
             )
         except FabricError as error:
-            leaked = Journal(site.journals_directory, name).make_document()["leaked"]
+            leaked_devices = Journal(site.journals_directory, name).make_document()["leaked"]
             message = (
-                f"lease {name} still holds {', '.join(leaked)}; {_RELEASE_REMEDY}"
-                if leaked
+                f"lease {name} still holds {', '.join(leaked_devices)}; {_RELEASE_REMEDY}"
+                if leaked_devices
                 else "everything was released"
             )
             yield Finding("trial", "problem", f"composing failed: {error}; {message}")

@@ -87,28 +87,28 @@ def release_all(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: floa
     """
     budget = WaitBudget(wait_s, poll_s, None)
     lease_id = journal.lease_id
-    leaked: tuple[str, ...] = ()
+    leaked_devices: tuple[str, ...] = ()
     for attempt in range(MAX_ATTEMPTS):
         if attempt:
             time.sleep(poll_s)
         try:
             with record_operations() as operations:
-                leaked = budget.call_when_free(
+                leaked_devices = budget.call_when_free(
                     partial(call_and_record, journal, "release", partial(fabric.release, lease_id))
                 )
             journal.add_operation_times("release", operations, sum(operation.seconds for operation in operations))
         except FabricError:
             # The outcome is unknown, and `call_and_record` has recorded the error. The fabric is therefore read back.
-            leaked = ()
+            leaked_devices = ()
         is_free = False
         with suppress(FabricError):
-            is_free = not leaked and fabric.read_back(lease_id) is None
+            is_free = not leaked_devices and fabric.read_back(lease_id) is None
         if is_free:
             journal.enter_state("FABRIC_FREE")
             return ()
-    if not leaked:
+    if not leaked_devices:
         with suppress(FabricError):
-            leaked = tag.devices if (tag := fabric.list_lease_tags().get(lease_id)) else ()
-    leaked = leaked or (f"everything of {lease_id}",)
-    journal.enter_state("LEAKED", leaked=leaked)
-    return leaked
+            leaked_devices = tag.devices if (tag := fabric.list_lease_tags().get(lease_id)) else ()
+    leaked_devices = leaked_devices or (f"everything of {lease_id}",)
+    journal.enter_state("LEAKED", leaked=leaked_devices)
+    return leaked_devices

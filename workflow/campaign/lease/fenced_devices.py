@@ -70,7 +70,7 @@ class Fence(ClosedModel):
         """
         if self.uuid and device.host_id and device.launch is None:
             return normalize_identity(self.uuid) == normalize_identity(device.host_id)
-        return self.device == device.physical
+        return self.device == device.physical_id
 
 
 @dataclass(frozen=True, slots=True)

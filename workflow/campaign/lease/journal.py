@@ -263,7 +263,7 @@ class LeaseOwnership:
 
     def __init__(self, directory: Path, lease_id: str) -> None:
         """Acquire the lock. Raises Conflict, with the process that holds it, if it is taken."""
-        path = _lock_file(directory, lease_id)
+        path = _get_lock_path(directory, lease_id)
         # A process that only checks the ownership holds the lock for a moment, so several attempts are made.
         self._descriptor = acquire_lock(path, attempts=5)
         if self._descriptor is None:
@@ -283,8 +283,8 @@ class LeaseOwnership:
 
 def is_owned(directory: Path, lease_id: str) -> bool:
     """Return True if a live process owns the lease."""
-    return is_locked(_lock_file(directory, lease_id))
+    return is_locked(_get_lock_path(directory, lease_id))
 
 
-def _lock_file(directory: Path, lease_id: str) -> Path:
+def _get_lock_path(directory: Path, lease_id: str) -> Path:
     return directory / f"{lease_id}.lock"

@@ -237,22 +237,22 @@ class _Acquisition:
                 f"{lease_id}: the fabric attached broken devices: {', '.join(broken_devices)}", broken_devices
             )
         self.journal.enter_state("FABRIC_OK", obtained=composition.document())
-        if self._await_hosts(composition):
+        if self._ensure_visible_to_hosts(composition):
             # Facts from the hosts, such as the trained width of a link, are available only after the devices are visible.
             composition = self.fabric.read_back(lease_id) or composition
-        are_hosts_checked = bool(self.fabric.devices_to_verify(composition))
+        are_hosts_checked = bool(self.fabric.list_devices_to_verify(composition))
         self.journal.enter_state("HOST_VISIBLE", obtained=composition.document(), hosts_looked_at=are_hosts_checked)
         self.journal.enter_state("READY", mismatches=composition.list_mismatches(configuration, self.request.links))
         return composition
 
-    def _await_hosts(self, composition: Composition) -> bool:
+    def _ensure_visible_to_hosts(self, composition: Composition) -> bool:
         """Wait until the hosts list all devices. Returns False if no wait was needed."""
-        if not self._wait_for_unseen(composition, 0.0):
+        if not self._wait_for_missing_devices(composition, 0.0):
             return False
-        missing = self._wait_for_unseen(composition, self.visibility_timeout_s)
+        missing = self._wait_for_missing_devices(composition, self.visibility_timeout_s)
         if missing:
             call_and_record(self.journal, "rescan", lambda: self.fabric.rescan_hosts(composition))
-            missing = self._wait_for_unseen(composition, self.visibility_timeout_s)
+            missing = self._wait_for_missing_devices(composition, self.visibility_timeout_s)
         if missing:
             message = (
                 f"not visible to the host within {self.visibility_timeout_s:g} s of attaching, even after a rescan"
@@ -260,7 +260,7 @@ class _Acquisition:
             raise HostNotVisible(f"{self.request.lease_id}: {', '.join(missing)}: {message}", missing)
         return True
 
-    def _wait_for_unseen(self, composition: Composition, timeout_s: float) -> list[str]:
+    def _wait_for_missing_devices(self, composition: Composition, timeout_s: float) -> list[str]:
         """Poll until the hosts list all devices or a timeout is over, and return the missing ones."""
         deadline_s = time.monotonic() + timeout_s
         while True:

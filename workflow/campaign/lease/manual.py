@@ -84,7 +84,7 @@ def compose_kept_lease(
         kept_as: name under which the composition is kept, so that several of one configuration can exist.
     """
     campaign, site = _load_campaign_and_site(path, root, name)
-    known_hosts = [host for group in campaign.system.hosts for host in group.names()]
+    known_hosts = [host for group in campaign.system.hosts for host in group.list_names()]
     _find_configuration(campaign, name)
     if unknown_hosts := sorted(set(hosts) - set(known_hosts)):
         message = f"has no host {', '.join(unknown_hosts)}; it has: {', '.join(known_hosts)}"
@@ -220,7 +220,7 @@ def verify_compositions(path: Path, root: Path) -> list[Mapping[str, Any]]:
 def _get_host_visibility(fabric: Fabric, composition: Composition) -> dict[str, bool]:
     """Return whether the host lists each device that it should list, by fabric id."""
     visible_devices = fabric.find_visible_devices(composition)
-    return {name: name in visible_devices for name in fabric.devices_to_verify(composition)}
+    return {name: name in visible_devices for name in fabric.list_devices_to_verify(composition)}
 
 
 def _make_device_documents(composition: Composition | None, visibility: Mapping[str, bool]) -> list[dict[str, Any]]:

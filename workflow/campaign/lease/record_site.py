@@ -38,7 +38,7 @@ class SiteRecording:
 
     document: dict[str, Any]
     findings: list[Finding]
-    names: Anonymizer
+    anonymizer: Anonymizer
 
 
 def record_site(
@@ -70,7 +70,7 @@ def record_site(
             report(f"model names are replaced too, because the inventory could not be read: {error}")
         spec = find_spec(list_fabric_modules()[site.fabric_kind])
         sources = (Path(spec.origin),) if spec is not None and spec.origin else ()
-        hosts = [name for group in site.system.hosts for name in group.names()]
+        hosts = [name for group in site.system.hosts for name in group.list_names()]
         names = Anonymizer(control.redact_secrets, (*models, *kept_words), (*hosts, current_owner()), sources)
         pool = [entry.model_dump(exclude_defaults=True) for entry in site.system.pool]
         system: dict[str, Any] = {"hosts": hosts, "pool": pool, "trial": list(trial or ())}
@@ -148,7 +148,7 @@ def _run_trial(
     name = f"record.{int(time.time())}"
     configuration = Configuration(name, 1, 1, 0, 1, trial_device.model, "fabric", "local")
     selection = (
-        HostSelection(host, fabric=(device,)) if trial_device.computes else HostSelection(host, storage=(device,))
+        HostSelection(host, fabric=(device,)) if trial_device.can_compute else HostSelection(host, storage=(device,))
     )
     ownership, journal = LeaseOwnership(journals_directory, name), Journal(journals_directory, name)
     journal.enter_state("PLANNED", campaign="record", owner=current_owner(), requested=None)
@@ -183,12 +183,12 @@ def _detach_trial_device(fabric: Fabric, journal: Journal, report: Callable[[str
     """Release the device that a trial attached. Returns False if that failed, after reporting the error."""
     journal.enter_state("ABORTING")
     try:
-        leaked = fabric.release(journal.lease_id)
-        if not leaked:
+        leaked_devices = fabric.release(journal.lease_id)
+        if not leaked_devices:
             journal.enter_state("FABRIC_FREE")
             journal.enter_state("RELEASED")
         fabric.return_displaced_devices()
     except CampaignError as error:
         report(str(error))
         return False
-    return not leaked
+    return not leaked_devices

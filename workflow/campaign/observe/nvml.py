@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_ALL_LINKS = 0xFFFFFFFF
+_ALL_LINKS_SCOPE = 0xFFFFFFFF
 _MAX_NVLINK_BYTES_PER_S = 1e12
 """Upper bound of the rate of all links of a device in one direction."""
-_DRIVER_PATHS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
+_NVIDIA_DRIVER_PATHS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
 # Name in the union and number of bits by type of a field's value. A C long has 64 bits on Linux.
 _VALUE_TYPES = {
     **{"DOUBLE": ("dVal", 64), "UNSIGNED_INT": ("uiVal", 32), "UNSIGNED_LONG": ("ulVal", 64)},
@@ -39,7 +39,7 @@ class NvmlDevice:
     parent_uuid: str = ""
 
 
-def load_nvml(drivers: Sequence[str] = _DRIVER_PATHS) -> tuple[Any, str]:
+def load_nvml(drivers: Sequence[str] = _NVIDIA_DRIVER_PATHS) -> tuple[Any, str]:
     """Import NVML's Python package, and return it with the reason if it is missing.
 
     Both are empty on a host without an NVIDIA driver.
@@ -216,7 +216,7 @@ _PCIE_LANE_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 1e9, 4: 2e9, 5: 4e9, 6: 8e9}
 """Bytes per second of one lane and direction by generation, rounded up to the raw rate of the line."""
 
 
-def max_pcie_bytes_per_s(nvml: Any, handle: Any) -> float:
+def find_max_pcie_bytes_per_s(nvml: Any, handle: Any) -> float:
     """Return the rate (bytes per second) that this device's PCIe link cannot exceed in one direction.
 
     An unknown link is assumed to be the fastest.
@@ -228,7 +228,7 @@ def max_pcie_bytes_per_s(nvml: Any, handle: Any) -> float:
 
 def create_pcie_counters(nvml: Any, handle: Any) -> dict[str, CounterSum]:
     """Return the supported byte counters of PCIe by quantity. Received and sent are from the device's point of view."""
-    max_bytes_per_s = max_pcie_bytes_per_s(nvml, handle)
+    max_bytes_per_s = find_max_pcie_bytes_per_s(nvml, handle)
     counters_by_quantity = {
         f"pcie_{direction}_bytes": CounterSum(
             nvml, handle, [getattr(nvml, f"NVML_FI_DEV_PCIE_COUNT_{name}_BYTES")], 1, max_bytes_per_s
@@ -245,10 +245,12 @@ def create_nvlink_counters(nvml: Any, handle: Any) -> dict[str, CounterSum]:
     Older devices count data in KiB for all links together. Newer devices count all bytes of each link.
     """
     counters_by_quantity = {}
-    for direction, old, new in (("received", "RX", "RCV"), ("sent", "TX", "XMIT")):
-        number = getattr(nvml, f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{old}", None)
-        counters = CounterSum(nvml, handle, [(number, _ALL_LINKS)], 1024, _MAX_NVLINK_BYTES_PER_S) if number else None
-        number = getattr(nvml, f"NVML_FI_DEV_NVLINK_COUNT_{new}_BYTES", None)
+    for direction, old_direction, new_direction in (("received", "RX", "RCV"), ("sent", "TX", "XMIT")):
+        number = getattr(nvml, f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{old_direction}", None)
+        counters = (
+            CounterSum(nvml, handle, [(number, _ALL_LINKS_SCOPE)], 1024, _MAX_NVLINK_BYTES_PER_S) if number else None
+        )
+        number = getattr(nvml, f"NVML_FI_DEV_NVLINK_COUNT_{new_direction}_BYTES", None)
         if not counters and number:
             links = [(number, link) for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18))]
             counters = CounterSum(nvml, handle, links, 1, _MAX_NVLINK_BYTES_PER_S)

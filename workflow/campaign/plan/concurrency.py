@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 import os
 import re
 from collections import Counter
@@ -12,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from campaign.plan.campaign.resolve import Campaign
 from campaign.spec.cell import Configuration
 
-HOSTS, DRIVES, CORES = "hosts", "drives", "cores"
-PACED_RANKS_PER_CORE = 2
+HOSTS, DRIVES, CORES, RANKS = "hosts", "drives", "cores", "ranks"
+PACED_RANKS_PER_CORE = 3
 """Number of ranks per core that keep the pace of an emulated device. They compute, and sleep for the rest of the device's time.
 The pace should be a tenth of what a core reaches. Runs report their loss of pace (`pace_lost_pct`)."""
 
@@ -38,6 +37,15 @@ def is_paced(campaign: Campaign) -> bool:
     return has_pace and all(workload.needs_torch for workload in campaign.workloads.values())
 
 
+def _find_paced_systems(campaign: Campaign) -> set[str]:
+    """Return the names of systems whose ranks keep a pace on this machine, and whose leases run side by side."""
+    return {
+        part.system.name
+        for part in campaign.parts
+        if part.system.launcher == "local" and is_paced(part) and resolve_isolation(part) != "machine"
+    }
+
+
 def _format_resource(campaign: Campaign, system: str, name: str) -> str:
     """Return the name of a resource as an identifier.
 
@@ -50,7 +58,8 @@ def resource_limits(campaign: Campaign) -> dict[str, int]:
     """Return the amount of each resource that all leases together may use.
 
     The resources of a system are hosts, pooled devices by model, pooled drives, and hosts with built-in devices by model. The
-    lock of the fabric guards devices. These limits only keep leases from waiting for each other.
+    lock of the fabric guards devices. These limits only keep leases from waiting for each other. Ranks that keep a pace are a
+    resource of this machine.
     """
     amounts: Counter[str] = Counter()
     for name, system in campaign.systems.items():
@@ -59,13 +68,17 @@ def resource_limits(campaign: Campaign) -> dict[str, int]:
                 amounts[
                     _format_resource(campaign, name, DRIVES if entry.kind == "nvme" else f"pool_{entry.model}")
                 ] += entry.count
-        usable = set(system.usable_hosts())
+        usable = set(system.list_usable_hosts())
         for group in system.hosts:
-            count = len(usable.intersection(group.names()))
+            count = len(usable.intersection(group.list_names()))
             amounts[_format_resource(campaign, name, HOSTS)] += count
             for device in group.devices:
                 if device.kind != "nvme":
                     amounts[_format_resource(campaign, name, f"own_{device.model}")] += count
+    if paced_systems := _find_paced_systems(campaign):
+        # The largest lease can always run, alone if it has more ranks.
+        ranks = [part.ranks for part in campaign.configurations if part.system in paced_systems]
+        amounts[RANKS] = max(PACED_RANKS_PER_CORE * len(os.sched_getaffinity(0)), *ranks)
     return dict(amounts)
 
 
@@ -81,6 +94,8 @@ def resource_needs(campaign: Campaign, configuration: Configuration) -> dict[str
     amounts[_format_resource(campaign, system, f"pool_{configuration.device}")] = configuration.fabric_devices
     if configuration.local_devices_per_host:
         amounts[_format_resource(campaign, system, f"own_{configuration.device}")] = configuration.hosts
+    if system in _find_paced_systems(campaign):
+        amounts[RANKS] = configuration.ranks
     return {name: amounts[name] for name in available}
 
 
@@ -88,15 +103,14 @@ def count_threads(campaign: Campaign, configuration: Configuration, cores: int) 
     """Return the number of this machine's cores that a lease uses.
 
     A lease uses all cores if leases must not disturb each other, and one core for its process if Slurm runs it. Otherwise it
-    uses one core per rank, or half a core per rank if the ranks keep a pace.
+    uses one core per rank, or one core if its ranks keep a pace. The number of such ranks is limited by itself (`RANKS`).
     """
     part = campaign.part_on(configuration)
     if resolve_isolation(part) == "machine":
         return cores
-    if part.system.launcher != "local":
+    if part.system.launcher != "local" or is_paced(part):
         return 1
-    ranks_per_core = PACED_RANKS_PER_CORE if is_paced(part) else 1
-    return min(cores, math.ceil(configuration.ranks / ranks_per_core))
+    return min(cores, configuration.ranks)
 
 
 def schedule_starts(leases: Iterable[tuple[Mapping[str, int], float]], limits: Mapping[str, int]) -> Iterator[float]:

@@ -16,7 +16,7 @@ from campaign.plan.cell_settings import fill_min_durations
 from campaign.plan.matrix import Specifications
 from campaign.spec.campaign_file import Protocol
 from campaign.spec.cell import Cell, Settings
-from campaign.spec.run_numbers import list_run_numbers, number_in_composition, with_composition
+from campaign.spec.run_numbers import get_number_in_composition, list_run_numbers, with_composition
 
 
 class ReferenceCells:
@@ -46,7 +46,7 @@ class ReferenceCells:
             warmup_min_s=self._protocol.warmup_min_s,
             measured_min_s=self._protocol.measured_min_s,
         )
-        configuration = first.configuration.first_device()
+        configuration = first.configuration.with_first_device()
         kind = self._campaign.part_on(first.configuration).device_model(configuration).runs_on
         settings = fill_min_durations(settings, self._campaign.workloads[reference.workload], kind)
         cell = Cell(
@@ -100,7 +100,7 @@ def insert_references(
     """
     result = list(other_runs)
     for cell, run in sorted(reference_runs, key=lambda entry: -entry[1]):
-        last = number_in_composition(list_run_numbers(cell.settings)[-1])
-        share = (number_in_composition(run) - 1) / max(1, last - 1)
+        last = get_number_in_composition(list_run_numbers(cell.settings)[-1])
+        share = (get_number_in_composition(run) - 1) / max(1, last - 1)
         result.insert(round(share * len(other_runs)), (cell, run))
     return result

@@ -393,7 +393,7 @@ class ChargeCalculator:
                 (hardware.devices * forecast.expected_s + hardware.devices_in_job * in_job_s) / 3600, 6
             )
             host_hours = round((hardware.hosts * forecast.expected_s + hardware.hosts_in_job * in_job_s) / 3600, 6)
-            price_per_h = system.price_per_h(configuration) if self._campaign.currency else None
+            price_per_h = system.compute_price_per_h(configuration) if self._campaign.currency else None
             price = price_per_h and round(device_hours * price_per_h / configuration.devices, 6)
         return LeaseCharge(
             hosts=configuration.hosts,
@@ -426,7 +426,7 @@ def _find_held_hardware(system: SystemFile, configuration: Configuration, hosts:
         built_in = {
             name: sum(device.count for device in group.devices if device.kind == "gpu")
             for group in system.hosts
-            for name in group.names()
+            for name in group.list_names()
         }
         built_in_devices = max(used_built_in, sum(built_in.get(name, 0) for name in hosts))
         idle += sum(built_in[name] for name in donors)

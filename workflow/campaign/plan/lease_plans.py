@@ -13,7 +13,7 @@ from campaign.plan.matrix import Specifications
 from campaign.plan.oom_frontier import CampaignBatches, MemoryFrontier
 from campaign.plan.plan import Plan, PlannedLease
 from campaign.spec.cell import Configuration
-from campaign.spec.lease_plan import HASHED_PARTS, LeaseForecast, LeasePlan, PlannedCell, document_digest
+from campaign.spec.lease_plan import HASHED_PARTS, LeaseForecast, LeasePlan, PlannedCell, compute_digest
 from campaign.spec.record import RecordStore
 from campaign.spec.run_numbers import list_run_numbers
 
@@ -27,7 +27,7 @@ class LeaseDigests:
         self._slurm: dict[str, dict[str, Any]] = {}
 
     def __call__(self, lease: PlannedLease) -> str:
-        return document_digest(
+        return compute_digest(
             lease.name, lease.digest, self.allocation_options(lease.configuration), self.campaign_hash
         )
 

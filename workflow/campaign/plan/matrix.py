@@ -167,11 +167,9 @@ def _note_unverified_devices(campaign: Campaign) -> Iterator[str]:
 def build_specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
     """Build the full specification of a cell, which determines its identity.
 
-    The cell's id is the hash of the specification (see `Specifications`).
+    The cell's id is the hash of the specification. For many cells, use one `Specifications`, which hashes shared parts once.
     """
-    identity = Specifications(campaign)
-    hashed_parts = identity.hash_parts(cell, cell.settings)
-    return {**hashed_parts, **{part: identity.parts[hashed_parts[part]] for part in HASHED_PARTS}}
+    return Specifications(campaign).build(cell)
 
 
 def hash_specification(document: Mapping[str, Any]) -> str:
@@ -194,7 +192,7 @@ def _identify_system(campaign: Campaign, configuration: Configuration, from_stor
     }
     if launch := identify_launch(campaign.system, configuration):
         identity["launch"] = launch
-    limit = campaign.system.storage_limit_gb_per_s(configuration.storage) if from_storage else None
+    limit = campaign.system.get_storage_limit_gb_per_s(configuration.storage) if from_storage else None
     if limit is not None:
         identity["storage"] = {"emulated_gb_per_s": limit}
     if campaign.system.emulation is not None:
@@ -269,6 +267,11 @@ class Specifications:
         The hash of this specification is the cell's id.
         """
         return {**self._specify_without_batch(cell), "batch": cell.batch, **_identify_settings(settings)}
+
+    def build(self, cell: Cell) -> dict[str, Any]:
+        """Build the full specification of a cell, with the documents of its parts instead of their hashes."""
+        hashed_parts = self.hash_parts(cell, cell.settings)
+        return {**hashed_parts, **{part: self.parts[hashed_parts[part]] for part in HASHED_PARTS}}
 
     def hash_memory_use(self, cell: Cell) -> str:
         """Hash everything that a cell's memory use depends on, except the batch.

@@ -54,9 +54,9 @@ def read_recorded_runs(store: RecordStore, *, skip_implied: bool, cells: Sequenc
     ):
         stops = StopFiles(store.results)
         stops_by_cell = [stops.read_cell(cell.id) for cell in cells if cell.settings.target_half_width_pct is not None]
-        measured = store.list_keys(implied=skip_implied, cells={cell.id for cell in cells})
+        measured = store.list_keys(include_implied=skip_implied, cells={cell.id for cell in cells})
         return RecordedRuns(measured, {key: stop for cell_stops in stops_by_cell for key, stop in cell_stops.items()})
-    return RecordedRuns(store.list_keys(implied=skip_implied), StopFiles(store.results).read_all())
+    return RecordedRuns(store.list_keys(include_implied=skip_implied), StopFiles(store.results).read_all())
 
 
 def drop_damaged_records(recorded: RecordedRuns, store: RecordStore) -> RecordedRuns:
@@ -103,7 +103,9 @@ def is_measured(store: RecordStore, cell: Cell, *, implied: bool) -> bool:
         implied: whether implied records count.
     """
     settings = replace(cell.settings, composition=None)
-    measured = {(cell.id, run) for run in list_run_numbers(settings) if store.has_record(cell.id, run, implied=implied)}
+    measured = {
+        (cell.id, run) for run in list_run_numbers(settings) if store.has_record(cell.id, run, include_implied=implied)
+    }
     stops = StopFiles(store.results).read_cell(cell.id) if settings.target_half_width_pct is not None else None
     return all((cell.id, run) in measured for run in list_planned_runs(settings, cell.id, measured, stops))
 

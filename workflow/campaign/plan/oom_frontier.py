@@ -134,7 +134,7 @@ class MemoryFrontier:
             self._evidence_path(key, cell.batch, "out", record.key).unlink(missing_ok=True)
             files.remove((cell.batch, "out", record.key))
             self._known.pop(key, None)
-            self.store.forget_implied_by(*record.key)
+            self.store.delete_implied_records(*record.key)
         if record.status == "ok" and files:
             self._write_evidence(key, cell, "fits", record)
             if key in self._known:
@@ -207,16 +207,16 @@ class CampaignBatches:
     def __init__(self, campaign: Campaign) -> None:
         self.campaign = campaign
         self.key = Specifications(campaign).hash_memory_use
-        self._of: dict[str, dict[str, list[BatchCell]]] = {}
+        self._batches_by_configuration: dict[str, dict[str, list[BatchCell]]] = {}
 
     def __call__(self, cell: Cell) -> list[BatchCell]:
         configuration = cell.configuration.name
-        if configuration not in self._of:
+        if configuration not in self._batches_by_configuration:
             batches_by_key: dict[str, list[BatchCell]] = {}
             for other_cell in expand_matrix(self.campaign, None, {configuration}).cells:
                 batches_by_key.setdefault(self.key(other_cell), []).append((other_cell.batch, other_cell.id))
-            self._of[configuration] = batches_by_key
-        return self._of[configuration].get(self.key(cell), [])
+            self._batches_by_configuration[configuration] = batches_by_key
+        return self._batches_by_configuration[configuration].get(self.key(cell), [])
 
 
 def _list_names(directory: Path) -> list[str]:

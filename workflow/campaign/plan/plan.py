@@ -107,7 +107,7 @@ class PlannedLease:
 
     def describe_devices(self) -> str:
         """Describe the devices of the composition."""
-        return self.configuration.words()
+        return self.configuration.describe()
 
 
 @dataclass(frozen=True)

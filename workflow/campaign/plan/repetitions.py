@@ -42,11 +42,11 @@ from campaign.spec.cell import Cell, Settings
 from campaign.spec.run_numbers import (
     MAX_RUNS_PER_COMPOSITION,
     RunKey,
-    composition_of,
     compute_run_number,
+    get_composition_number,
+    get_number_in_composition,
     list_compositions,
     list_run_numbers,
-    number_in_composition,
     with_composition,
 )
 
@@ -142,7 +142,7 @@ def list_planned_runs(
     return tuple(
         run
         for run in runs
-        if number_in_composition(run) <= last_runs.get(composition_of(run), MAX_RUNS_PER_COMPOSITION)
+        if get_number_in_composition(run) <= last_runs.get(get_composition_number(run), MAX_RUNS_PER_COMPOSITION)
     )
 
 
@@ -241,7 +241,7 @@ class StopFiles:
         """Remove the progress of a cell in a composition, because its runs change."""
         for path in (self.directory / cell_id[:2]).glob(f"{cell_id}.*.json"):
             match = _NAME.fullmatch(path.name)
-            if match and composition_of(int(match[2])) == composition:
+            if match and get_composition_number(int(match[2])) == composition:
                 path.unlink(missing_ok=True)
 
 
@@ -250,7 +250,7 @@ def _parse_names(names: Iterable[str]) -> dict[CellComposition, CellProgress]:
     for name in names:
         if match := _NAME.fullmatch(name):
             run, width = int(match[2]), None if match[3] == "none" else int(match[3])
-            progress = CellProgress(number_in_composition(run), int(match[4]), width, composition_of(run))
+            progress = CellProgress(get_number_in_composition(run), int(match[4]), width, get_composition_number(run))
             key = (match[1], progress.composition)
             if key not in progress_by_cell or progress_by_cell[key].repetitions < progress.repetitions:
                 progress_by_cell[key] = progress

@@ -16,10 +16,10 @@ HOST_NAME = "host"
 class HostsByCell(Protocol):
     """Hosts that a cell's runs used, by the id of the cell.
 
-    `seen` holds the hosts of all cells that were looked up.
+    `requested_hosts` holds the hosts of all cells that were looked up.
     """
 
-    seen: set[str]
+    requested_hosts: set[str]
 
     def __call__(self, cell_id: str) -> Collection[str]: ...
 
@@ -58,4 +58,4 @@ class CellSelection:
         """Return the part of an error message that lists the hosts with records."""
         if self.hosts is None or not self.by_host:
             return ""
-        return f"; hosts with records: {', '.join(sorted(self.hosts.seen)) or 'none'}"
+        return f"; hosts with records: {', '.join(sorted(self.hosts.requested_hosts)) or 'none'}"

@@ -17,7 +17,7 @@ class UsedDevices:
     """Devices of one composition by host, in the order in which runs use them. The system file gives their kinds."""
 
     def __init__(self, composition: Composition, system: SystemFile | None = None) -> None:
-        self.by_host = {host.name: list(host.in_order) for host in composition.hosts}
+        self.by_host = {host.name: list(host.ordered_devices) for host in composition.hosts}
         self._models = {} if system is None else system.devices
 
     def devices_by_host(self, step: Step) -> dict[str, list[Device]]:

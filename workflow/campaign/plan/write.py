@@ -181,7 +181,7 @@ def write_plan(plan: Plan, results: Results, leases_to_rerun: Collection[str] | 
         path = results.lease_plan_file(document.lease)
         old_text = read_text(path) if path.exists() else ""
         token = secrets.token_hex(4) if document.lease in rerun_names else _read_token(old_text)
-        text = document.model_copy(update={"token": token}).text(campaigns)
+        text = document.model_copy(update={"token": token}).format_text(campaigns)
         if text != old_text:
             files.write_atomic(path, text)
         paths.append(path)

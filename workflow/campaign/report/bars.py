@@ -1,7 +1,7 @@
 """Grouped bars, and bar figures of telemetry per cell, such as utilisation, transfer rates and energy.
 
-A figure has one row per quantity and cell: the mean over the cell's valid runs, with its interval. Of each workload, the batch,
-precision and options that were sampled on the most configurations are drawn; the data has all of them.
+A figure has one row per quantity and cell: the mean over the cell's valid runs, with its interval. For each workload, the picture
+shows the batch, precision and options that were sampled on the most configurations; the data has all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from campaign.analysis.statistics import comparable_cells, comparisons
 from campaign.analysis.statistics.comparisons import Design
 from campaign.common import intervals, wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, describe_undrawn, nothing
+from campaign.report.figure import (
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    describe_marks,
+    describe_undrawn,
+    nothing,
+)
 
 # With more bars or groups in one panel, labels would cover each other.
 _MAX_LABELLED_BARS = 60
@@ -47,17 +54,16 @@ BarGroups = Sequence[tuple[str, Sequence[tuple[Any, Any]]]]
 """Groups of bars: the label of each, and its pairs of series and cell."""
 
 MAX_CONFIGURATIONS = 24
-"""Configurations of one picture; beyond, bars are no longer read."""
+"""Maximum number of configurations in one picture; more bars are not readable."""
 _CELL_COLUMNS = ("cell_id", "configuration", "workload", "batch", "precision", "state", "n_planned")
 
 
 def summarize_by_cell(data: FigureData, quantities: Sequence[Quantity]) -> pd.DataFrame:
     """Summarise quantities per cell over its valid runs.
 
-    Return one row per quantity and cell that has a valid run with a value, in the order of quantities, then of the plan.
-    Columns:
-    those of the cell, `n_ok` (runs with a value), `mean`, `sd`, `ci_low`, `ci_high`, `interval_method`, `quantity` and `unit`. A
-    missing value is absent, never zero. The table is empty if there is no value.
+    Return one row per quantity and cell that has a valid run with a value, in the order of quantities, then of the plan. The
+    columns are those of the cell, `n_ok` (runs with a value), `mean`, `sd`, `ci_low`, `ci_high`, `interval_method`, `quantity` and
+    `unit`. A missing value is absent, never zero. The table is empty if there is no value.
     """
     runs = data.runs[data.runs["status"] == "ok"]
     cells = data.cells[[*_CELL_COLUMNS, *comparable_cells.list_option_columns(data.cells)]]
@@ -138,7 +144,7 @@ def build_bar_drawing(
         first_findings: findings that precede the ranges of the quantities.
     """
     if rows.empty:
-        return nothing("no valid run has a value of it")
+        return nothing("no valid run has a value")
     options = comparable_cells.list_option_columns(rows)
     drawn_rows = select_most_sampled(rows)
     findings = (*first_findings, *describe_ranges(drawn_rows))
@@ -155,20 +161,19 @@ def build_bar_drawing(
         "",
     )
     undrawn_note = describe_undrawn(drawn_rows["configuration"].nunique() - MAX_CONFIGURATIONS, "configuration")
-    caption = (
-        f"{wording.format_run_counts(list(drawn_rows['n_ok']))} a bar, "
-        f"{wording.describe_intervals(drawn_rows['interval_method'])}. {value_sentence}"
-    )
+    caption = f"{describe_marks('bar', drawn_rows['n_ok'], drawn_rows['interval_method'])} {value_sentence}"
     # Ten thousand cells have few different workloads and batches, so each is described once.
     groups = rows.groupby(axes, sort=False, dropna=False)
-    words = [wording.format_axes(row, axes) for row in rows.loc[~rows.duplicated(axes), axes].to_dict("records")]
+    cell_descriptions = [
+        wording.format_axes(row, axes) for row in rows.loc[~rows.duplicated(axes), axes].to_dict("records")
+    ]
     table_rows = rows[["configuration", "quantity", "unit", "mean", "ci_low", "ci_high", "n_ok"]]
     return plot.build_drawing(
         data,
-        table_rows.assign(words=np.array(words, dtype=object)[groups.ngroup().to_numpy()]),
+        table_rows.assign(words=np.array(cell_descriptions, dtype=object)[groups.ngroup().to_numpy()]),
         lambda: render_bars(select_configurations(drawn_rows)),
         {
-            "What": lambda row: f"{row['quantity']} ({row['unit']})",
+            "Quantity": lambda row: f"{row['quantity']} ({row['unit']})",
             "Configuration": columns.text_column("configuration"),
             "Workload": columns.text_column("words"),
             "Mean": lambda row: format_value(row["mean"], row["unit"]),
@@ -184,9 +189,9 @@ def build_bar_drawing(
 
 
 def select_configurations(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of as many configurations as a picture can show, spread evenly over the plan.
+    """Return the rows of at most `MAX_CONFIGURATIONS` configurations, spread evenly over the plan.
 
-    Similar configurations are next to each other in the plan.
+    Similar configurations are neighbours in the plan.
     """
     names = rows["configuration"].unique()
     positions = np.unique(np.linspace(0, len(names) - 1, min(MAX_CONFIGURATIONS, len(names))).round().astype(int))
@@ -199,11 +204,11 @@ def select_most_sampled(rows: pd.DataFrame) -> pd.DataFrame:
     groups_kept = []
     for _, workload_rows in rows.groupby("workload", sort=False):
         groups = workload_rows.groupby(axes, sort=False, dropna=False)
-        groups_kept.append(max((group for _, group in groups), key=_sampling_rank))
+        groups_kept.append(max((group for _, group in groups), key=_rank_sampling))
     return pd.concat(groups_kept).sort_index()
 
 
-def _sampling_rank(group: pd.DataFrame) -> tuple[int, float, tuple[int, str]]:
+def _rank_sampling(group: pd.DataFrame) -> tuple[int, float, tuple[int, str]]:
     """Return the sort key of a group, which is its number of configurations, then its batch, then its precision."""
     precision, name = comparable_cells.rank_precision(group["precision"].iloc[0])
     return group["configuration"].nunique(), float(group["batch"].iloc[0]), (-precision, name)
@@ -219,11 +224,11 @@ def describe_ranges(rows: pd.DataFrame) -> tuple[str, ...]:
         name = f"{str(quantity)[0].upper()}{str(quantity)[1:]}"
         if low_text == high_text:
             sentences.append(
-                f"{name}: {low_text} {'everywhere' if len(group) > 1 else f'({_describe_place(low, rows)})'}."
+                f"{name} is {low_text} {'everywhere' if len(group) > 1 else f'({_describe_place(low, rows)})'}."
             )
         else:
             sentences.append(
-                f"{name}: from {low_text} ({_describe_place(low, rows)}) to {high_text} ({_describe_place(high, rows)})."
+                f"{name} ranges from {low_text} ({_describe_place(low, rows)}) to {high_text} ({_describe_place(high, rows)})."
             )
     return tuple(sentences)
 
@@ -256,12 +261,12 @@ def render_bars(rows: pd.DataFrame) -> str:
         elif not group["mean"].any():
             axes.set_ylim(0, 1)
 
-    handles = bars.legend_handles() if len(workloads) > 1 else ()
-    height_in = panel_height_in(2.1, configurations)
+    handles = bars.build_legend_handles() if len(workloads) > 1 else ()
+    height_in = compute_panel_height_in(2.1, configurations)
     return plot.draw_multiples(plot.Panels(tuple(panels), "", 0), paint, handles, "configuration", height_in=height_in)
 
 
-def _interval_top(row: Any) -> float:
+def _compute_interval_top(row: Any) -> float:
     """Return the upper end of a bar with its interval, or 0 without a value."""
     return float(max((value for value in (row["mean"], row["ci_high"]) if value == value), default=0.0))
 
@@ -288,14 +293,17 @@ class _BarLayout:
         A label that is wider than its bar is placed above the neighbouring bars as well.
         """
         if not self.is_narrow:
-            return _interval_top(pairs[index][1])
-        return max(_interval_top(row) for _, row in pairs[max(index - 1, 0) : index + 2])
+            return _compute_interval_top(pairs[index][1])
+        return max(_compute_interval_top(row) for _, row in pairs[max(index - 1, 0) : index + 2])
 
 
 class Bars:
     """Grouped bars with intervals, labels and marked gaps; a series has the same look in all panels.
 
-    above: function that returns the label above the bar of a cell; say: function that names a series in the legend.
+    Args:
+        series: names of the series.
+        format_label: function that returns the label above the bar of a cell.
+        format_series: function that formats the name of a series in the legend.
     """
 
     def __init__(
@@ -308,7 +316,7 @@ class Bars:
         self._format_label = format_label
         self._format_series = format_series
 
-    def _bar_style(self, key: Any) -> dict[str, Any]:
+    def _build_bar_style(self, key: Any) -> dict[str, Any]:
         """Return the matplotlib style of the bars of a series."""
         look = self.looks[key]
         return {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": plot.INK, "linewidth": 0.7}
@@ -325,7 +333,7 @@ class Bars:
                     plot.mark_gap(axes, x, plot.describe_gap(row))
                     continue
                 bars.setdefault(key, []).append(
-                    (x, row["mean"], *plot.interval_lengths(row, "mean", "ci_low", "ci_high"))
+                    (x, row["mean"], *plot.compute_interval_lengths(row, "mean", "ci_low", "ci_high"))
                 )
                 words = layout.labels[position][index]
                 if words:
@@ -348,7 +356,7 @@ class Bars:
             width=width,
             highest=plot.compute_range(pd.DataFrame([row for _, pairs in groups for _, row in pairs]), plot.RATE)[1],
             labels=self._choose_labels(groups, bar_pt),
-            is_narrow=bar_pt < 1.5 * plot.small_font_pt(),
+            is_narrow=bar_pt < 1.5 * plot.get_small_font_pt(),
         )
 
     def _choose_labels(self, groups: BarGroups, bar_pt: float) -> list[list[str]]:
@@ -358,7 +366,7 @@ class Bars:
             return empty_labels
         words = [[self._format_label(row) for _, row in pairs] for _, pairs in groups]
         has_neighbours = any(first and second for group_labels in words for first, second in pairwise(group_labels))
-        return empty_labels if bar_pt < 1.1 * plot.small_font_pt() and has_neighbours else words
+        return empty_labels if bar_pt < 1.1 * plot.get_small_font_pt() and has_neighbours else words
 
     def _draw_series(
         self, axes: Axes, bars: Mapping[Any, Sequence[tuple[float, float, float, float]]], width: float
@@ -366,20 +374,25 @@ class Bars:
         """Draw all bars of a series at once: matplotlib takes as long for one bar as for hundreds."""
         for key, numbers in bars.items():
             x, height, *interval = np.array(numbers).T
-            style: dict[str, Any] = {**self._bar_style(key), "ecolor": plot.INK, "error_kw": {"elinewidth": 1.0}}
+            style: dict[str, Any] = {**self._build_bar_style(key), "ecolor": plot.INK, "error_kw": {"elinewidth": 1.0}}
             axes.bar(x, height, width * 0.94, yerr=interval, **style)
 
     @staticmethod
     def _write_label(axes: Axes, x: float, top: float, highest: float, words: str) -> None:
-        # An interval that leaves the picture has no visible end, so the label goes to its right.
         """Write the label above a bar."""
+        # An interval that leaves the picture has no visible end, so the label goes to its right.
         offset_pt = 5 if top > highest else 0
-        text_style: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": plot.small_font_pt()}
+        text_style: dict[str, Any] = {
+            "rotation": 90,
+            "ha": "center",
+            "va": "bottom",
+            "fontsize": plot.get_small_font_pt(),
+        }
         axes.annotate(words, (x, min(top, highest)), xytext=(offset_pt, 3), textcoords="offset points", **text_style)
 
-    def legend_handles(self) -> list[Patch]:
+    def build_legend_handles(self) -> list[Patch]:
         """Return the entries of the legend."""
-        return [Patch(label=self._format_series(key), **self._bar_style(key)) for key in self.looks]
+        return [Patch(label=self._format_series(key), **self._build_bar_style(key)) for key in self.looks]
 
     def draw_multiples(
         self,
@@ -407,7 +420,7 @@ class Bars:
                 axes.tick_params(axis="x", rotation=rotation)
             axes.set_xlabel(x if isinstance(x, str) else x(rows))
 
-        return plot.draw_multiples(panels, paint, self.legend_handles(), y=y, height_in=height_in)
+        return plot.draw_multiples(panels, paint, self.build_legend_handles(), y=y, height_in=height_in)
 
 
 def group_bars(
@@ -439,6 +452,6 @@ def group_bars(
     ]
 
 
-def panel_height_in(min_height_in: float, labels: Iterable[str]) -> float:
+def compute_panel_height_in(min_height_in: float, labels: Iterable[str]) -> float:
     """Return the height in inches of a panel whose group labels are vertical."""
     return min_height_in + 0.055 * min(max(len(label) for label in labels), 40)

@@ -17,19 +17,18 @@ from campaign.report.sections.race import format_race_lines
 from campaign.spec.race import RaceDocument
 from campaign.workloads.main_metrics import MAIN_METRICS
 
-UNTESTED_NOTE = "Differences between them are not tested, since nothing tells how much compositions differ"
+UNTESTED_NOTE = "Differences between them are not tested, because the variation between compositions is unknown"
 
 _REMEDY = "delete it and run again"
 _MAX_ADVICE = 3
 _PRIMARY_METRIC_CANDIDATES = frozenset(chain.from_iterable(MAIN_METRICS.values()))
-_MAX_FAILURE_KINDS = 5  # kinds of them
-_MAX_CELLS_PER_KIND = 3  # of each kind
-_MAX_FINDINGS_PER_FIGURE = 1  # of each figure; the page has all of them
+_MAX_FAILURE_KINDS = 5
+_MAX_CELLS_PER_KIND = 3
+_MAX_FINDINGS_PER_FIGURE = 1  # The page has all findings.
 
 
 def summarize_campaign(directory: Path, figures: Path | None = None, tables: Path | None = None) -> str:
-    """Summarise a campaign: counts, failed runs, compositions, first finding of each figure, recommendation, and the report's
-    path.
+    """Summarise a campaign by counts, failed runs, compositions, first findings of figures, recommendation and report path.
 
     Args:
         directory: results directory.
@@ -58,8 +57,12 @@ def summarize_campaign(directory: Path, figures: Path | None = None, tables: Pat
     with reject_damaged_document(tables, _REMEDY):
         if race := read_json(tables / "context.json").get("race"):
             lines += ["", *format_race_lines(RaceDocument.model_validate(race))]
-    has_report = results.report_file.is_file() or figures == results.figures  # the workflow writes both
-    lines.append(f"\nReport: {results.report_file}" if has_report else f"\nNo report yet: campaign report {directory}")
+    has_report = results.report_file.is_file() or figures == results.figures  # The workflow writes both.
+    lines.append(
+        f"\nReport: {results.report_file}"
+        if has_report
+        else f"\nThere is no report yet; 'campaign report {directory}' makes it"
+    )
     return "\n".join(lines)
 
 
@@ -76,11 +79,15 @@ def _describe_failures(results: Results, tables: Path) -> list[str]:
         path = results.directory / (rows[0].get("log") or "none")
         log = f"; log: {path}" if path.is_file() else ""
         lines.append(f"  {len(rows)} {status}: {reason} ({'; '.join(cells[:_MAX_CELLS_PER_KIND])}{more_cells}{log})")
-    more_kinds = [f"  ... and {len(lines) - _MAX_FAILURE_KINDS} more kinds"] if len(lines) > _MAX_FAILURE_KINDS else []
+    more_kinds = (
+        [f"  ... and {len(lines) - _MAX_FAILURE_KINDS} more kinds of failures"]
+        if len(lines) > _MAX_FAILURE_KINDS
+        else []
+    )
     shown_lines = [
         *lines[:_MAX_FAILURE_KINDS],
         *more_kinds,
-        f"  'campaign logs {results.directory}' shows how the logs end",
+        f"  'campaign logs {results.directory}' shows the ends of the logs",
     ]
     return ["\nFailed runs", *shown_lines] if lines else []
 
@@ -113,22 +120,23 @@ def _describe_valid_runs(tables: Path) -> list[str]:
                 runs_without_metric += 1
                 other_metrics.update(name for name, text in row.items() if text and name in _PRIMARY_METRIC_CANDIDATES)
     other_metrics_note = (
-        f"; they gave {', '.join(other_metrics)}: name one as `metric` in the campaign file" if other_metrics else ""
+        f"; they have {', '.join(other_metrics)}, which the campaign file can name as `metric`" if other_metrics else ""
     )
+    verb = "lacks" if runs_without_metric == 1 else "lack"
     sentences = [
-        f"{wording.pluralize(runs_without_metric, 'measured run')} without "
-        f"the primary metric, in no figure of it{other_metrics_note}"
+        f"{wording.pluralize(runs_without_metric, 'measured run')} {verb} the primary metric and "
+        f"{'is' if runs_without_metric == 1 else 'are'} not in its figures{other_metrics_note}"
     ]
     return _describe_compositions(leases) + (sentences if runs_without_metric else [])
 
 
 def _read_rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a CSV file. Raises ValueError if the file is no CSV."""
+    """Yield the rows of a CSV file. Raises ValueError if the file is not valid CSV."""
     with TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
         try:
             yield from csv.DictReader(file)
         except csv.Error as error:
-            raise ValueError(f"no CSV: {error}") from error
+            raise ValueError(f"The file is not valid CSV: {error}") from error
 
 
 def _describe_compositions(leases: Mapping[tuple[str, str], set[str]]) -> list[str]:
@@ -138,7 +146,7 @@ def _describe_compositions(leases: Mapping[tuple[str, str], set[str]]) -> list[s
     if not counts:
         return []
     ends = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
-    per_cell = "each composed once" if total == configurations else f"{total} compositions, {ends} of each cell"
+    per_cell = "each composed once" if total == configurations else f"{total} compositions, {ends} per cell"
     untested_note = f". {UNTESTED_NOTE}" if counts[-1] == 1 and configurations > 1 else ""
     return [f"{wording.pluralize(configurations, 'configuration')} measured, {per_cell}{untested_note}"]
 
@@ -152,9 +160,9 @@ def list_missing_reasons(directory: Path, tables: Path | None = None, *, only_tr
         only_tried: include only leases that the campaign tried to measure.
     """
     lines, results = [], Results.from_directory(directory)
-    if not results.plan_file.exists():  # of parts that were merged
+    if not results.plan_file.exists():  # Results that were merged from parts have no plan.
         missing = sum(int(float(row["n_missing"])) for row in _read_rows((tables or results.tables) / "cells.csv"))
-        reason = "there is no plan that says why" if results.records.exists() else "not measured yet"
+        reason = "unknown, because there is no plan" if results.records.exists() else "not measured yet"
         return [f"{wording.pluralize(missing, 'run')}: {reason}"] if missing else []
     with reject_damaged_document(results.plan_file, _REMEDY):
         planned_leases = load_json(results.plan_file)["leases"]
@@ -168,6 +176,6 @@ def list_missing_reasons(directory: Path, tables: Path | None = None, *, only_tr
         if (manifest := manifests.get(lease["lease"])) is None:
             lines += [] if only_tried else [f"{lease['lease']}: {lease['runs']} runs: not measured yet"]
         elif manifest["missing"]:
-            reason = manifest["reason"] or "the driver did not get to them"
+            reason = manifest["reason"] or "the driver did not reach them"
             lines.append(f"{manifest['lease']}: {len(manifest['missing'])} of {manifest['runs']} runs: {reason}")
     return lines

@@ -1,4 +1,4 @@
-"""Columns of a figure's table: functions that format a row's value; missing values become empty text or a dash."""
+"""Columns of a figure's table: functions that format a value of a row. Missing values become empty text or a dash."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def text_column(name: str, placeholder: str = "") -> CellFormatter:
 
 
 def description_column(names: Sequence[str]) -> CellFormatter:
-    """Return a column with several fields of a row in words: 'bert-base, batch 32, fp16'."""
+    """Return a column that describes several fields of a row, such as 'bert-base, batch 32, fp16'."""
     return lambda row: wording.format_axes(row, names)
 
 
@@ -43,10 +43,7 @@ def duration_column(name: str) -> CellFormatter:
 def interval_column(
     low: str, high: str, format_number: Callable[[float], str] = wording.format_number
 ) -> CellFormatter:
-    """Return a column with an interval by its two ends.
-
-    It has a dash if both ends are equal, as for the ratio of the baseline to itself.
-    """
+    """Return a column with an interval. It has a dash if both ends are equal, as for the ratio of the baseline to itself."""
     return lambda row: (
         wording.NO_VALUE if row[low] == row[high] else wording.format_range(row[low], row[high], format_number)
     )

@@ -1,4 +1,4 @@
-"""Comparison page: words and rows for reports/compare.html.j2, in the report's style."""
+"""Comparison page: texts and rows for reports/compare.html.j2, in the report's style."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from campaign.analysis.compare.matching import CONTENT, NAMES, SHAPES
 from campaign.analysis.statistics import verdict
 from campaign.common import wording
 from campaign.common.intervals import SIGNIFICANCE_LEVEL, simultaneous_width_factor
-from campaign.report.context_schema import PublishedSaid
+from campaign.report.context_schema import PublishedResults
 from campaign.report.intervals_column import Interval, build_intervals_column
 from campaign.report.sections.published import build_published_section
 from campaign.report.templates import render_template
 
-# A page is for reading: the largest changes first, the rest is in the JSON document.
+# The page has the largest changes; the JSON document has all.
 ROWS_ON_PAGE = 300
 _INTERVAL_KINDS = {"faster": "better", "slower": "worse"}
 _BASIS_COLUMNS = ("Compositions", "Degrees of freedom", "Compared")
@@ -29,7 +29,9 @@ _BASIS_COLUMNS = ("Compositions", "Degrees of freedom", "Compared")
 def render_compare_page(comparison: CampaignComparison, back_address: str = "") -> str:
     """Render the page of a comparison as HTML.
 
-    back_address: address of the page to return to, if any.
+    Args:
+        comparison: comparison of two campaigns.
+        back_address: address of the page to return to, if any.
     """
     return render_template("compare.html.j2", {**_build_context(comparison), "back": back_address})
 
@@ -42,7 +44,7 @@ def render_claims_page(name: str, evaluated_claims: Mapping[str, Any], score: st
         evaluated_claims: result of `campaign.analysis.published.claims.evaluate_claims`.
         score: score of the claims in words.
     """
-    claims = build_published_section(PublishedSaid.model_validate(evaluated_claims), ())
+    claims = build_published_section(PublishedResults.model_validate(evaluated_claims), ())
     return render_template("claims.html.j2", {"name": name, "published": claims, "score": score})
 
 
@@ -57,10 +59,10 @@ def _build_context(comparison: CampaignComparison) -> dict[str, Any]:
         "findings": describe_findings(comparison),
         "gate": {
             "rules": comparison.rules,
-            "broken": [(each.rule, each.where, each.change) for each in comparison.violations],
+            "broken": [(violation.rule, violation.where, violation.change) for violation in comparison.violations],
         },
         "changes": build_intervals_column(
-            [Interval(*_change_with_bounds(row), _INTERVAL_KINDS.get(row["says"], "")) for row in shown_rows]
+            [Interval(*_compute_change_with_bounds(row), _INTERVAL_KINDS.get(row["says"], "")) for row in shown_rows]
         ),
         "means": [_format_mean_row(row) for row in comparison.means.to_dict("records")],
         "rows": [_format_change_row(row) for row in shown_rows],
@@ -76,8 +78,8 @@ def _build_context(comparison: CampaignComparison) -> dict[str, Any]:
             if len(cells)
         ],
         "surroundings": [
-            (each.what, each.base or wording.NO_VALUE, each.other or wording.NO_VALUE)
-            for each in comparison.context_differences
+            (violation.what, violation.base or wording.NO_VALUE, violation.other or wording.NO_VALUE)
+            for violation in comparison.context_differences
         ],
         "caption": _build_caption(comparison),
     }
@@ -107,40 +109,39 @@ def _count_cells(comparison: CampaignComparison) -> list[tuple[str, str]]:
         ("compared", f"{comparison.compared_count:,}"),
         ("faster", f"{int((says == 'faster').sum()):,}"),
         ("slower", f"{int((says == 'slower').sum()):,}"),
-        ("other outcome", f"{len(comparison.changed_outcomes):,}"),
-        ("only in one", f"{len(comparison.only_base) + len(comparison.only_other):,}"),
+        ("with another outcome", f"{len(comparison.changed_outcomes):,}"),
+        ("only in one campaign", f"{len(comparison.only_base) + len(comparison.only_other):,}"),
     ]
 
 
 def describe_findings(comparison: CampaignComparison) -> list[str]:
     """Describe the mean of each workload, the range of significant changes, and assumptions of the matching, as sentences."""
     sentences = [
-        f"{row['workload']}: {_describe_mean(row, comparison.metric.performance)}."
+        f"{row['workload']}: {_describe_mean(row, comparison.metric.performance_name)}."
         for row in comparison.means.to_dict("records")
         if row["cells"] > 1 or len(comparison.means) == 1
     ]
     significant = comparison.rows[comparison.rows["p_holm"] < SIGNIFICANCE_LEVEL]
     if len(significant):
         tested_count = int(comparison.rows["p"].notna().sum())
-        sentences.append(
-            f"{_describe_significant_changes(significant)} of {wording.pluralize(tested_count, 'cell')} (Holm)."
-        )
+        sentences.append(_describe_significant_changes(significant, tested_count))
     elif comparison.rows["tested"].any():
-        sentences.append("No cell shows a significant change (Holm).")
+        sentences.append("No cell changed significantly.")
     sentences += _describe_spread(comparison.spread)
-    untested = comparison.rows[comparison.rows["ratio"].notna() & ~comparison.rows["tested"]]
-    if len(untested):
+    untested_rows = comparison.rows[comparison.rows["ratio"].notna() & ~comparison.rows["tested"]]
+    if len(untested_rows):
+        verb = "was" if len(untested_rows) == 1 else "were"
         sentences.append(
-            f"{wording.pluralize(len(untested), 'cell')} not tested: {verdict.explain_missing_tests(untested)}."
+            f"{wording.pluralize(len(untested_rows), 'cell')} {verb} not tested: {verdict.explain_missing_tests(untested_rows)}."
         )
     if "adjusted" in comparison.rows:
         sentences.append(
-            "Changes are relative to the reference that both campaigns measured in every composition: what changed the reference "
-            "as well is no change here."
+            "Changes are relative to the reference that both campaigns measured in every composition. A change that also affects "
+            "the reference does not appear here."
         )
     sentences += [
-        f"{name} is another program in {comparison.other}: {', '.join(keys).replace('_', ' ')} "
-        f"{'differs' if len(keys) == 1 else 'differ'}. Its changes are those of the program as well."
+        f"{name} is a different program in {comparison.other}: {', '.join(keys).replace('_', ' ')} "
+        f"{'differs' if len(keys) == 1 else 'differ'}. This can cause the changes of its cells."
         for name, keys in comparison.program_differences.items()
     ]
     rows_with_ratio = comparison.rows[comparison.rows["ratio"].notna()]
@@ -148,12 +149,15 @@ def describe_findings(comparison: CampaignComparison) -> list[str]:
         sentences.append(difference_note.strip())
     matched_by_name = int((comparison.rows["by"] == NAMES).sum())
     if matched_by_name:
+        verb = "was" if matched_by_name == 1 else "were"
         sentences.append(
-            f"{wording.pluralize(matched_by_name, 'cell')} matched by names alone: the hardware or the options differ."
+            f"{wording.pluralize(matched_by_name, 'cell')} {verb} matched only by name: the hardware or the options differ."
         )
     if matched_by_shape := int((comparison.rows["by"] == SHAPES).sum()):
+        verb = "was" if matched_by_shape == 1 else "were"
         sentences.append(
-            f"{wording.pluralize(matched_by_shape, 'cell')} matched by shape alone: configurations and devices have other names."
+            f"{wording.pluralize(matched_by_shape, 'cell')} {verb} matched only by shape: the names of configurations and devices "
+            "differ."
         )
     return sentences
 
@@ -164,38 +168,43 @@ def _describe_spread(spread: CampaignSpread | None) -> list[str]:
         return []
     if not spread.is_known:
         return [
-            f"How much campaigns on this system differ is unknown before {MIN_CAMPAIGNS} earlier ones measured these cells, so no "
-            "change is tested. Intervals hold the spread within the two campaigns only."
+            f"No change is tested, because the variation between campaigns on this system is unknown until {MIN_CAMPAIGNS} earlier "
+            "campaigns have measured these cells. Intervals include only the variation within the two campaigns."
         ]
-    size = wording.format_percent(100 * math.sqrt(spread.variance))
+    spread_text = wording.format_percent(100 * math.sqrt(spread.variance))
     return [
-        f"The {spread.campaigns:,} earlier campaigns on this system differ by {size} in the same cells (standard deviation). "
-        "No change below this spread is called one."
+        f"The {spread.campaigns:,} earlier campaigns on this system differ by "
+        f"{spread_text} in the same cells (standard deviation). "
+        "Smaller changes are not reported as changes."
     ]
 
 
-def _describe_significant_changes(significant: pd.DataFrame) -> str:
-    """Describe the range of significant changes.
+def _describe_significant_changes(significant: pd.DataFrame, tested_count: int) -> str:
+    """Describe the number and the range of significant changes.
 
-    The estimates have no intervals, as they were selected by their size.
+    The estimates have no intervals, because they were selected by their size.
     """
     sorted_rows = significant.sort_values("ratio", kind="stable")
     ends = [
         f"{wording.format_percent(100 * (row['ratio'] - 1))} ({row['cell']})"
         for row in sorted_rows.iloc[[0, -1] if len(sorted_rows) > 1 else [0]].to_dict("records")
     ]
-    return f"Significant changes: estimated as {' to '.join(ends)}, in {len(sorted_rows):,}"
+    changes = f"changes range from {ends[0]} to {ends[1]}" if len(ends) > 1 else f"the change is {ends[0]}"
+    return f"{len(sorted_rows):,} of {wording.pluralize(tested_count, 'cell')} changed significantly; the estimated {changes}."
 
 
 def _describe_mean(row: Mapping[Any, Any], quantity: str) -> str:
     noun = wording.pluralize(int(row["cells"]), "cell")
-    none = "one configuration, no interval" if row["tested"] else "not tested, as none of these cells is"
-    change = wording.format_with_interval(*_change_with_bounds(row), wording.format_percent, no_interval_text=none)
-    significance = "" if not row["p"] >= SIGNIFICANCE_LEVEL else ", not significant"
-    return f"{quantity} changed by {change} on average over {noun}{significance}"
+    reason = "one configuration, no interval" if row["tested"] else "not tested"
+    change = wording.format_with_interval(
+        *_compute_change_with_bounds(row), wording.format_percent, no_interval_text=reason
+    )
+    if row["p"] >= SIGNIFICANCE_LEVEL:
+        return f"no significant change of {quantity}; the mean change over {noun} is {change}"
+    return f"{quantity} changed by {change} on average over {noun}"
 
 
-def _change_with_bounds(row: Mapping[Any, Any]) -> tuple[float, float, float]:
+def _compute_change_with_bounds(row: Mapping[Any, Any]) -> tuple[float, float, float]:
     """Return the change in percent with the bounds of its interval."""
     value, low, high = (100 * (float(row[name]) - 1) for name in ("ratio", "low", "high"))
     return value, low, high
@@ -225,12 +234,12 @@ def _build_caption(comparison: CampaignComparison) -> str:
     methods = comparison.rows.loc[comparison.rows["ratio"].notna(), "method"].str.removesuffix(", 95 %")
     methods_text = "; ".join(f"{method}: {count:,}" for method, count in methods.value_counts(sort=False).items())
     return (
-        f"Change of mean {comparison.metric.performance} of {comparison.other} against {comparison.base}, "
+        f"Change of mean {comparison.metric.performance_name} from {comparison.base} to {comparison.other}, "
         f"with its 95 % interval ({methods_text}); "
-        f"{wording.format_run_counts(counts)} a cell and side. p-values are adjusted by Holm over all compared cells. "
-        f"{_describe_basis(comparison)}The campaigns were measured at "
-        "different times: what else changed on the system in between is "
-        f"part of every change. {' '.join(comparison.protocols)}"
+        f"{wording.format_run_counts(counts).removeprefix('n = ')} per cell in each campaign. p-values test for no change and are "
+        f"adjusted over all compared cells (Holm). {_describe_basis(comparison)}The campaigns were measured at "
+        "different times, so every change includes other changes of the system in between. "
+        f"{' '.join(comparison.protocols)}"
     ).strip()
 
 

@@ -1,4 +1,4 @@
-"""What the report page is told beside tables, leases and figures: a closed document, checked before anything is laid out."""
+"""Context document of the report page: its data besides tables, leases and figures. It is validated before the page is built."""
 
 from __future__ import annotations
 
@@ -11,53 +11,55 @@ from campaign.spec.fields import ClosedModel, VersionedModel
 from campaign.spec.race import RaceDocument
 
 
-class MetricSaid(ClosedModel):
-    """A number of a run, and which direction of it is better."""
+class MetricDescription(ClosedModel):
+    """A metric of runs, and its better direction."""
 
     name: str = Field(default="throughput_per_s", description="column of the runs table")
-    label: str = Field(default="throughput", description="in sentences")
+    label: str = Field(default="throughput", description="name in sentences")
     unit: str = "samples/s"
     better: Literal["higher", "lower"] = "higher"
 
 
-class LayoutSaid(ClosedModel):
-    """Figures that stand open under Answers, in their order, and those that are left out; as the campaign file names them."""
+class PageLayout(ClosedModel):
+    """Figures that are open under Answers, in this order, and figures that are hidden, by the names in the campaign file."""
 
     open: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
 
 
-class AnalysisSaid(ClosedModel):
-    """A version of the analysis: what is compared and how (`campaign.plan.analysis`)."""
+class AnalysisVersion(ClosedModel):
+    """A version of the analysis, which defines the comparisons and their methods (`campaign.plan.analysis`)."""
 
     hash: str
-    written: str = Field(description="date and time, UTC; empty for one that no plan was written with")
-    runs: int = Field(description="how many runs had a record then")
-    changed: tuple[str, ...] = Field(default=(), description="keys that differ from the version before")
+    written: str = Field(description="date and time (UTC); empty for a version without a plan")
+    runs: int = Field(description="number of runs that had a record at that time")
+    changed: tuple[str, ...] = Field(default=(), description="keys that differ from the previous version")
 
 
-class CampaignSaid(ClosedModel):
-    """What the campaign says of itself."""
+class CampaignContext(ClosedModel):
+    """Metadata of the campaign."""
 
     name: str
     title: str
     question: str
     system: str
     baseline: str
-    report: LayoutSaid = LayoutSaid()
-    analysis: tuple[AnalysisSaid, ...] = Field(default=(), description="none without a plan")
-    metric: MetricSaid = Field(default=MetricSaid(), description="the primary metric")
-    metrics: tuple[MetricSaid, ...] = Field(
-        default=(), description="it and those whose unit or direction a workload file says"
+    report: PageLayout = PageLayout()
+    analysis: tuple[AnalysisVersion, ...] = Field(
+        default=(), description="versions of the analysis; empty without a plan"
+    )
+    metric: MetricDescription = Field(default=MetricDescription(), description="primary metric")
+    metrics: tuple[MetricDescription, ...] = Field(
+        default=(), description="the primary metric, and metrics whose unit or direction a workload file declares"
     )
     protocol: dict[str, Any]
     earlier_spread: tuple[EarlierSpread, ...] = Field(
-        default=(), description="how much compositions differed in earlier campaigns on the system"
+        default=(), description="variation between compositions in earlier campaigns on the system"
     )
 
 
-class OperationSaid(ClosedModel):
-    """Recorded seconds of one operation: 5 % quantile, median, 95 % quantile."""
+class RecordedOperation(ClosedModel):
+    """Recorded durations of one operation in seconds: 5 % quantile, median and 95 % quantile."""
 
     operation: str
     count: int
@@ -66,43 +68,47 @@ class OperationSaid(ClosedModel):
     high_s: float
 
 
-class TimesSaid(ClosedModel):
-    """Recordings of this kind of fabric."""
+class RecordedTimes(ClosedModel):
+    """Recorded durations of operations of this kind of fabric."""
 
     source: str
-    operations: tuple[OperationSaid, ...]
+    operations: tuple[RecordedOperation, ...]
 
 
-class SystemSaid(ClosedModel):
+class SystemContext(ClosedModel):
+    """The system that the campaign ran on."""
+
     name: str
     description: str = ""
-    fabric: str = Field(description="the kind of fabric")
-    currency: str = Field(default="", description="of prices, where there are any")
-    times: TimesSaid | None = Field(default=None, description="recorded times of the fabric's operations")
+    fabric: str = Field(description="kind of fabric")
+    currency: str = Field(default="", description="currency of prices; empty without prices")
+    times: RecordedTimes | None = Field(default=None, description="recorded durations of operations of the fabric")
 
 
-class Excluded(ClosedModel):
-    """A rule of the campaign that took cells out of the matrix, why, and how many."""
+class ExclusionRule(ClosedModel):
+    """A rule of the campaign that excluded cells from the matrix, its reason, and the number of these cells."""
 
     rule: str
     why: str
     cells: int
 
 
-class HostLeftOut(ClosedModel):
-    """A host that failed under an allocation, so that the campaign asks for it no more."""
+class ExcludedHost(ClosedModel):
+    """A host that failed during an allocation, so that the campaign no longer requests it."""
 
     host: str
     why: str
 
 
 class SoftwareVersion(ClosedModel):
+    """A package and its version."""
+
     name: str
     version: str
 
 
 class PublishedDocument(ClosedModel):
-    """A publication that the campaign is held against."""
+    """A publication that the campaign is compared with."""
 
     name: str
     title: str
@@ -113,39 +119,43 @@ class PublishedDocument(ClosedModel):
 
 
 class PublishedClaim(ClosedModel):
-    """One claim of a publication beside what was measured here, both in words (`campaign.analysis.published.claims`)."""
+    """A claim of a publication and the measured result, both as text (`campaign.analysis.published.claims`)."""
 
     id: str
     document: str
     where: str
     figure: str = Field(default="", description="anchor of the figure that shows the same quantity")
     says: str
-    published: str = Field(description="the printed number; empty where the claim is a direction")
-    told: str = Field(default="", description="what it says with its number, where the words do not hold that")
+    published: str = Field(description="published number; empty if the claim is a direction")
+    told: str = Field(default="", description="text of the claim with its number, if `says` does not contain it")
     conditions: str
     note: str = ""
     verdict: Literal["agrees", "differs", "undecided", "not measured here"]
-    other: tuple[str, ...] = Field(default=(), description="conditions here that are not the document's")
-    other_program: bool = Field(default=False, description="whether the program is the only one of these")
-    here: str = ""
-    of: str = Field(default="", description="which cells it is of")
-    reason: str = Field(default="", description="why there is nothing here")
+    other: tuple[str, ...] = Field(default=(), description="measured conditions that differ from the document")
+    other_program: bool = Field(default=False, description="true if only the program differs")
+    here: str = Field(default="", description="measured result")
+    of: str = Field(default="", description="cells of the measured result")
+    reason: str = Field(default="", description="reason that there is no measured result")
     cells: tuple[str, ...] = ()
     off_pct: float | None = Field(
-        default=None, description="distance from what agrees, in percent of throughput; null where that means nothing"
+        default=None, description="distance from the range of agreement, in percent of throughput; null if undefined"
     )
-    confident: bool = Field(default=False, description="whether the whole interval is outside of what agrees")
-    direction: bool = False
-    scored: bool = Field(default=False, description="whether it counts: it is about a step")
+    confident: bool = Field(default=False, description="true if the whole interval is outside the range of agreement")
+    direction: bool = Field(default=False, description="true if the claim is a direction instead of a number")
+    scored: bool = Field(
+        default=False, description="true if the claim counts for the score, because it concerns a step"
+    )
 
 
-class PublishedSaid(ClosedModel):
+class PublishedResults(ClosedModel):
+    """Publications and their claims, compared with the measurements."""
+
     documents: tuple[PublishedDocument, ...] = ()
     claims: tuple[PublishedClaim, ...] = ()
 
 
-class ForecastSaid(VersionedModel):
-    """Expected and actual duration of a lease that was measured. Null where nothing was known before."""
+class ForecastOutcome(VersionedModel):
+    """Expected and actual duration of a measured lease. Expected values are null if they were unknown."""
 
     gone = frozenset({"parts"})
 
@@ -153,38 +163,41 @@ class ForecastSaid(VersionedModel):
     configuration: str
     runs_expected: int
     runs: int
-    uses: int = Field(description="how often the lease was composed for it")
+    uses: int = Field(description="number of times that the lease was composed")
     expected_s: float | None
     low_s: float | None
     high_s: float | None
     basis: str
-    resumed: bool = Field(description="whether it was begun before by a process that was killed")
+    resumed: bool = Field(description="true if a process that was killed had begun the lease")
     actual_s: float
 
 
 class ContextDocument(VersionedModel):
-    """What the page needs beside tables, leases and figures. Unknown keys are errors."""
+    """Data of the page besides tables, leases and figures. Unknown keys are errors."""
 
     gone = frozenset({"inputs", "objectives", "prediction", "questions"})
 
-    campaign: CampaignSaid
+    campaign: CampaignContext
     campaign_yaml: str
-    system: SystemSaid
+    system: SystemContext
     conditions: tuple[str, ...] = Field(
-        default=(), description="what stood for hardware, such as 'the fabric is simulated'; in every caption"
+        default=(),
+        description="replaced hardware, such as 'the fabric is simulated'; stated with every affected figure",
     )
-    notes: tuple[str, ...] = Field(default=(), description="what every reader should know, e.g. what is emulated")
-    excluded: tuple[Excluded, ...] = ()
-    hosts_left_out: tuple[HostLeftOut, ...] = ()
-    launchers: dict[str, int] = Field(default_factory=dict, description="how many runs each launcher started")
+    notes: tuple[str, ...] = Field(default=(), description="notes for every reader, such as emulated hardware")
+    excluded: tuple[ExclusionRule, ...] = ()
+    hosts_left_out: tuple[ExcludedHost, ...] = ()
+    launchers: dict[str, int] = Field(default_factory=dict, description="number of runs that each launcher started")
     software: tuple[SoftwareVersion, ...] = ()
-    environments: dict[str, dict[str, Any]] = Field(default_factory=dict, description="by hash")
+    environments: dict[str, dict[str, Any]] = Field(default_factory=dict, description="environment documents by hash")
     schema_versions: dict[str, str] = Field(default_factory=dict)
-    flags: dict[str, str] = Field(default_factory=dict, description="what a flag of a run means")
-    references: tuple[dict[str, Any], ...] = Field(default=(), description="sets of published claims, `published/1`")
-    published: PublishedSaid = Field(default=PublishedSaid(), description="the same beside what was measured, in words")
-    forecast: tuple[ForecastSaid, ...] = ()
+    flags: dict[str, str] = Field(default_factory=dict, description="meanings of the flags of runs")
+    references: tuple[dict[str, Any], ...] = Field(default=(), description="sets of published claims (`published/1`)")
+    published: PublishedResults = Field(
+        default=PublishedResults(), description="published claims and measured results, as text"
+    )
+    forecast: tuple[ForecastOutcome, ...] = ()
     race: RaceDocument | None = Field(
         default=None,
-        description="how the race for the best configuration ended, where the campaign was measured for one",
+        description="result of the race for the best configuration, if the campaign was one",
     )

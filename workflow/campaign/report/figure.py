@@ -1,6 +1,6 @@
-'''What a figure declares, is given, and gives back; where figures are found; and the files of each.
+'''Figures: their declaration, their data, their drawing, and their files.
 
-A figure is one file in `scripts/figures/`. A file there is found, drawn, and put on the page; nothing else is edited. Copy this:
+A figure is one file in `scripts/figures/`. Every file there is drawn and put on the page; no other file needs a change. Copy this:
 
     """Figure: how long each configuration was held."""
 
@@ -15,22 +15,22 @@ A figure is one file in `scripts/figures/`. A file there is found, drawn, and pu
             return nothing("no lease was released")
         return chart(data, rows, lambda axes: axes.bar(rows["configuration"], rows["held_s"]), "Mean over leases.", ["..."])
 
-What it may declare besides:
+Optional declarations:
 
-- `PART`, the part of the page that it stands in: `ANSWERS`, `EVIDENCE` (the default) or `APPARATUS`;
-- `WITH`, the anchor of the figure whose section it continues; `PLACE`, its place there (figures without one come last, by name);
-- `METHOD`, how its numbers are made, where a caption has no room for it;
-- `RESTS_ON`, what it says something about (devices, links, fabric): where that was emulated, the figure says so;
-- `UNITS`, the unit of each CSV column whose name says none ("" for a number without unit);
-- `COUNTERPARTS`, what of published studies it shows (study and figure there -> what that shows), for `reports/README.md`.
+- `PART`: part of the page, `ANSWERS`, `EVIDENCE` (the default) or `APPARATUS`;
+- `WITH`: anchor of the figure whose section it continues; `PLACE`: position there (figures without one come last, by name);
+- `METHOD`: how its numbers are computed, if the caption has no room for it;
+- `RESTS_ON`: subjects of its statements (devices, links, fabric); if one was emulated, the figure states it;
+- `UNITS`: unit of each CSV column whose name has none ("" for a number without unit);
+- `COUNTERPARTS`: counterparts in published studies (study and figure -> what it shows), for `reports/README.md`.
 
-The name of the file is the name of the figure's files, and with dashes its anchor on the page. A caption has at most 40 words: what
-marks mean, and on how many runs they rest. What limits the statements is in `limits`; how everything was measured and tested stands
-once on the page. `draw` computes nothing: numbers come from `campaign.analysis.tables`, comparisons from
-`campaign.analysis.statistics`, words from `campaign.common.wording` and `campaign.analysis.statistics.verdict`; what is found
-stands first in `findings`.
+The name of the file is the name of the figure's files, and with dashes its anchor on the page. A caption has at most 40 words: the
+meaning of marks, and the number of runs behind them. Limits of the statements are in `limits`; the page describes once how
+everything was measured and tested. `draw` computes nothing: numbers come from `campaign.analysis.tables`, comparisons from
+`campaign.analysis.statistics`, words from `campaign.common.wording` and `campaign.analysis.statistics.verdict`. The most
+important result is the first of `findings`.
 
-Files of a figure: `<name>.svg` (stands alone), `<name>.pdf` (where it fits a sheet), `<name>.csv` (the numbers drawn) and
+Files of a figure: `<name>.svg` (a picture of its own), `<name>.pdf` (if it fits a sheet), `<name>.csv` (the numbers drawn) and
 `<name>.json` (words for the page).
 '''
 
@@ -63,13 +63,13 @@ from campaign.spec.metric import THROUGHPUT, Metric, read_primary_metric
 
 ANSWERS, EVIDENCE, APPARATUS = "answers", "evidence", "apparatus"
 """Parts of the page."""
-# With a picture, a table is on the page as a whole or not at all. For more rows, and for evidence, there is the CSV.
+# With a picture, a table is on the page as a whole or not at all. Longer tables, and those of evidence, are in the CSV only.
 ROWS_ON_PAGE = {ANSWERS: 6, EVIDENCE: 0, APPARATUS: 0}
 ROWS_WITHOUT_PICTURE = 12
 _MAX_ROWS_IN_WORDS = 300  # More than any page, paper or test uses; the CSV has the numbers.
 
 _SUMMARY_COLUMNS = ("mean", "sd", "ci_low", "ci_high")
-"""Numbers of the primary metric, unless a column `unit` says otherwise."""
+"""Numbers of the primary metric, unless the table has a column `unit`."""
 _RATE_COLUMNS = ("median", "median_low", "median_high", "min", "max", "against_mean", "against_sd")
 
 
@@ -77,8 +77,8 @@ _RATE_COLUMNS = ("median", "median_low", "median_high", "min", "max", "against_m
 class FigureData:
     """All data that a figure may read.
 
-    The tables are those of campaign.analysis.tables. `leases` is the result of leases_table, `telemetry` that of
-    `campaign.analysis.tables.time_series`. context: document of the report (`campaign.report.context_schema`).
+    The tables are those of `campaign.analysis.tables`. `leases` is the result of `build_leases_table`, `telemetry` that of
+    `campaign.analysis.tables.time_series`. `context` is the document of the report (`campaign.report.context_schema`).
     """
 
     runs: pd.DataFrame
@@ -87,14 +87,14 @@ class FigureData:
     baseline: str
     protocol: Mapping[str, Any]
     links: tuple[Mapping[str, Any], ...] = ()
-    """What was measured of links: lease_id, lease, configuration, when, document (`campaign.observe.links`)."""
+    """Link measurements: lease_id, lease, configuration, when, document (`campaign.observe.links`)."""
     telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
     context: Mapping[str, Any] = field(default_factory=dict)
     reference: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Runs of the reference (`campaign.analysis.tables.runs.build_reference_table`)."""
     operations: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """What operations of the fabric took (`campaign.analysis.tables.leases.build_operations_table`)."""
+    """Durations of fabric operations (`campaign.analysis.tables.leases.build_operations_table`)."""
     style: Path = REPORTS / "style.mplstyle"
 
     @property
@@ -111,20 +111,20 @@ class FigureData:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Drawn figure. Without `svg` it is a table if there are rows; otherwise `empty_reason` gives the reason.
+    """Drawn figure. Without `svg` it is a table if there are rows; otherwise `empty_reason` is the reason.
 
     Args:
         caption: meaning of marks, number of runs, interval.
-        findings: results to see in the figure, as sentences, alarms first; `alt` is the first of them.
+        findings: results that the figure shows, as sentences, alarms first; `alt` consists of the first ones.
         limits: limits of the findings.
         narrow: picture drawn for a phone.
         glance: small picture of the finding.
         data: numbers drawn, for the CSV.
         headings: headings of the table for readers.
         rows: rows of that table, as text; only the first of very many (`rows_total`).
-        coverage: measured part of the figure's subject, counted before anything without a number is left out.
+        coverage: measured part of the figure's subject; it also counts items without a number.
         metric: primary metric of the campaign.
-        alarm: true if the finding has to be known before all others, so that the figure comes first on the page.
+        alarm: true if the finding must be known before all others, so that the figure comes first on the page.
     """
 
     svg: str | None
@@ -146,9 +146,9 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Figure:
-    """Figure as its file declares it (see the module).
+    """Figure as its file declares it.
 
-    section: introduction to its section; within: anchor of the figure that it continues.
+    `section` is the introduction to its section; `within` is the anchor of the figure that it continues.
     """
 
     name: str
@@ -194,7 +194,7 @@ class Figure:
         Their units are in the names of columns, or in a column `unit`, `size_unit` or `cost_unit`.
         """
         rates = _RATE_COLUMNS if "unit" in drawing.data else (*_RATE_COLUMNS, *_SUMMARY_COLUMNS)
-        units = {**dict.fromkeys(rates, drawing.metric.suffix), **self.units}
+        units = {**dict.fromkeys(rates, drawing.metric.unit_suffix), **self.units}
         table = drawing.data.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit})
         text = io.BytesIO()
         write_csv(table, text)
@@ -209,7 +209,7 @@ def load_figure(name: str, scripts: Path = SCRIPTS) -> Figure:
     path = scripts / "figures" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"campaign_figure_{name}", path)
     if spec is None or spec.loader is None:
-        raise RecordError(f"{path}: cannot be loaded; reinstall the package or use a checkout")
+        raise RecordError(f"{path}: the figure cannot be loaded; reinstall the package or use a checkout")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return _figure_from_module(name, path, module)
@@ -219,7 +219,7 @@ def _figure_from_module(name: str, path: Path, module: ModuleType) -> Figure:
     """Build the figure from the attributes of its module. Raises RecordError if one is missing or invalid."""
     missing = [attribute for attribute in ("TITLE", "SECTION", "draw") if not hasattr(module, attribute)]
     if missing:
-        raise RecordError(f"{path}: a figure declares TITLE, SECTION and draw(data); missing: {', '.join(missing)}")
+        raise RecordError(f"{path}: a figure must declare TITLE, SECTION and draw(data); missing: {', '.join(missing)}")
     optional = {
         key.lower(): getattr(module, key)
         for key in ("METHOD", "RESTS_ON", "PART", "PLACE", "UNITS", "COUNTERPARTS")
@@ -227,7 +227,7 @@ def _figure_from_module(name: str, path: Path, module: ModuleType) -> Figure:
     }
     optional |= {"within": getattr(module, "WITH", "")}
     if optional.get("part", EVIDENCE) not in ROWS_ON_PAGE:
-        raise RecordError(f"{path}: PART {optional['part']!r}: there are {', '.join(ROWS_ON_PAGE)}")
+        raise RecordError(f"{path}: PART is {optional['part']!r}, but must be one of {', '.join(ROWS_ON_PAGE)}")
     return Figure(name, module.TITLE, module.SECTION, module.draw, **optional)
 
 
@@ -321,7 +321,7 @@ _EMPTY_TEXTS = {"", "0", wording.NO_VALUE}
 def build_page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, Any]:
     """Build the headings and rows of a Drawing.
 
-    Cells whose measured windows are marked (`campaign.analysis.statistics.step_times.windows`) add a last column.
+    A last column is added if cells have problems of their measured windows (`campaign.analysis.statistics.step_times`).
 
     Args:
         rows: rows of the table.
@@ -337,7 +337,7 @@ def build_page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], s
 
 
 def select_distinguishing_columns(rows: pd.DataFrame, columns: Iterable[str], default: str = "workload") -> list[str]:
-    """Return the columns in which rows differ; `least` alone if there are none."""
+    """Return the columns in which rows differ; `default` alone if there are none."""
     return [column for column in columns if rows[column].nunique() > 1] or [default]
 
 
@@ -348,7 +348,25 @@ def select_first_and_last(sorted_rows: pd.DataFrame) -> list[Any]:
 
 def describe_undrawn(count: int, noun: str, location: str = "data table") -> str:
     """Return a sentence for a caption, after a space, on how many items are not drawn; '' for none."""
-    return f" {wording.pluralize(count, f'further {noun}')} in the {location} only." if count > 0 else ""
+    verb = "is" if count == 1 else "are"
+    return f" {wording.pluralize(count, f'further {noun}')} {verb} only in the {location}." if count > 0 else ""
+
+
+def describe_marks(mark: str, counts: Iterable[int], methods: Iterable[str], value: str = "mean") -> str:
+    """Return the sentence of a caption that explains marks.
+
+    An example is 'Each bar is a cell's mean (3 runs) with its 95 % interval.'
+
+    Args:
+        mark: what a cell is drawn as, such as 'bar'.
+        counts: numbers of runs of the cells.
+        methods: interval method of each cell.
+        value: value of a cell that is drawn.
+    """
+    runs = wording.format_run_counts(list(counts)).removeprefix("n = ")
+    if wording.format_interval_methods(methods):
+        return f"Each {mark} is a cell's {value} ({runs}) with its 95\u202f% interval."
+    return f"Each {mark} is a cell's {value} ({runs}, {'so ' if runs == '1 run' else ''}no interval)."
 
 
 def build_figure_data(tables: Tables, style: Path | None = None) -> FigureData:
@@ -374,8 +392,7 @@ def build_figure_data(tables: Tables, style: Path | None = None) -> FigureData:
 def write_figure(figure: Figure, data: FigureData, directory: Path) -> None:
     """Draw one figure and write its files into a directory.
 
-    If the figure has no data, only its document is written, which holds the reason. Raises RecordError if a file cannot be
-    written.
+    If the figure has no data, only its document is written, with the reason. Raises RecordError if a file cannot be written.
     """
     drawing = figure.draw(data)
     words = json.dumps(build_page_document(figure, drawing), indent=1, sort_keys=True, ensure_ascii=False)
@@ -389,7 +406,7 @@ def write_figure(figure: Figure, data: FigureData, directory: Path) -> None:
             out.with_suffix(".csv").write_text(figure.to_csv(drawing), encoding="utf-8")
         out.with_suffix(".json").write_text(words + "\n", encoding="utf-8")
     except OSError as error:
-        raise RecordError(f"figure {figure.anchor} could not be written ({error.strerror or error})") from error
+        raise RecordError(f"Figure {figure.anchor} could not be written: {error.strerror or error}") from error
 
 
 def list_limits(data: FigureData, rows: pd.DataFrame) -> tuple[str, ...]:
@@ -399,15 +416,18 @@ def list_limits(data: FigureData, rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _describe_windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
-    """Return a sentence on how many of these cells have an irregular measured window; '' for none or unknown."""
+    """Return sentences on how many of these cells have each problem of the measured window; '' for none or unknown."""
     marked_cells = cells[cells.get("window", pd.Series("", cells.index)) != ""]
     shown_cells = marked_cells[marked_cells["cell_id"].isin(rows["cell_id"])]
     marks = (
         shown_cells.drop_duplicates("cell_id")["window"].str.split(", ").explode() if len(shown_cells) else pd.Series()
     )
     counts = {mark: int((marks == mark).sum()) for mark in WINDOW_PROBLEMS}
-    counts_in_words = [f"{mark} in {wording.pluralize(count, 'cell')}" for mark, count in counts.items() if count]
-    return f"Measured window: {', '.join(counts_in_words)}." if counts_in_words else ""
+    return " ".join(
+        f"In {wording.pluralize(count, 'cell')}, the measured window was {mark}."
+        for mark, count in counts.items()
+        if count
+    )
 
 
 def describe_cell_coverage(planned_cells: pd.DataFrame, shown_cell_ids: Iterable[str] | None = None) -> str:
@@ -419,18 +439,19 @@ def describe_cell_coverage(planned_cells: pd.DataFrame, shown_cell_ids: Iterable
     """
     cells = planned_cells.drop_duplicates("cell_id")
     states = cells["state"].value_counts()
-    other_states = "".join(f", {int(states[name]):,} {name}" for name in CELL_STATES[1:] if states.get(name, 0))
+    other_counts = [f"{int(states[name]):,} {name}" for name in CELL_STATES[1:] if states.get(name, 0)]
+    other_states = f" ({', '.join(other_counts)})" if other_counts else ""
     # Some campaigns do not plan repetitions beforehand, and runs beyond the plan do not count.
     planned_runs, valid = int(cells["n_planned"].sum()), int(cells[["n_ok", "n_planned"]].min(axis="columns").sum())
-    text = (
-        f"{int(states.get('measured', 0)):,} of {wording.pluralize(len(cells), 'planned cell')} measured{other_states}"
-    )
-    text += f"; {valid:,} of {wording.pluralize(planned_runs, 'planned run')} valid"
+    cells_text = f"{wording.pluralize(len(cells), 'planned cell')} {'was' if len(cells) == 1 else 'were'} measured"
+    runs_text = f"{wording.pluralize(planned_runs, 'planned run')} {'is' if planned_runs == 1 else 'are'} valid"
+    text = f"{int(states.get('measured', 0)):,} of {cells_text}{other_states}; {valid:,} of {runs_text}"
     if shown_cell_ids is None:
         return f"{text}."
     count_without_value = len(set(cells.loc[cells["state"] == "measured", "cell_id"]).difference(shown_cell_ids))
+    verb = "has" if count_without_value == 1 else "have"
     return (
-        f"{text}; {wording.pluralize(count_without_value, 'measured cell')} without such a number."
+        f"{text}; {wording.pluralize(count_without_value, 'measured cell')} {verb} no value here."
         if count_without_value
         else f"{text}."
     )
@@ -462,6 +483,6 @@ def describe_host_coverage(runs: pd.DataFrame, shown_hosts: Iterable[str], outco
 
 
 def _describe_coverage(all_names: set[str], shown_names: set[str], noun: str, outcome: str) -> str:
-    # A campaign with imported numbers can have links or hosts without a lease or a run.
     """Describe how many of all names are shown."""
+    # A campaign with imported numbers can have links or hosts without a lease or a run.
     return f"{len(shown_names):,} of {wording.pluralize(len(all_names | shown_names), noun)} {outcome}."

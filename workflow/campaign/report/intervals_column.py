@@ -1,4 +1,4 @@
-"""Intervals as a column of a table: coordinates on one scale, which the template draws. Pure."""
+"""Coordinates of intervals that a template draws in a column of a table, on one scale. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from campaign.common import wording
 from campaign.common.intervals import Floats
 
 WIDTH, HEIGHT = 220.0, 18.0
-_MARGIN = 16.0  # half of a tick's label
+_MARGIN = 16.0  # half the width of a tick label
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Value with its interval, nan for none. kind: colour of the interval, which is better, worse or ''."""
+    """Value with its interval, nan for none. `kind` determines the colour: 'better', 'worse' or ''."""
 
     value: float
     low: float
@@ -29,7 +29,7 @@ class Interval:
 def build_intervals_column(intervals: Sequence[Interval]) -> dict[str, Any]:
     """Compute the coordinates of a column of intervals: labelled ticks, and the point and line of each interval.
 
-    A missing point or line is ''. The scale holds 0, all values and all finite ends; an infinite end is at the edge.
+    A missing point or line is ''. The scale includes 0, all values and all finite ends; an infinite end is at the edge.
     """
     numbers = np.array([(interval.value, interval.low, interval.high) for interval in intervals]).ravel()
     finite_numbers = numbers[np.isfinite(numbers)]

@@ -30,18 +30,24 @@ def select_shown_links(links: Iterable[Mapping[str, Any]]) -> list[SelectedLinks
     Args:
         links: measurements as `FigureData.links`, with `configuration`, `when` and `document`.
     """
-    selected: dict[str, Mapping[str, Any]] = {}
+    links_by_configuration: dict[str, Mapping[str, Any]] = {}
     for link in links:
-        previous = selected.get(link["configuration"])
+        previous = links_by_configuration.get(link["configuration"])
         if previous is None or link["when"] == "before" or previous["when"] != "before":
-            selected[link["configuration"]] = link
-    return [SelectedLinks(name, link["document"]) for name, link in selected.items()]
+            links_by_configuration[link["configuration"]] = link
+    return [SelectedLinks(name, link["document"]) for name, link in links_by_configuration.items()]
 
 
 def compare_allreduce(links: Iterable[Mapping[str, Any]], first: str, second: str, size_bytes: int) -> str:
     """Describe the ratio of the all-reduce bus bandwidths of two configurations for a message size, with its test.
 
-    first, second: the fastest and the slowest of all with as many devices; the test is adjusted over all pairs of them.
+    The test is adjusted over all pairs of configurations with the same number of devices.
+
+    Args:
+        links: link measurements.
+        first: configuration with the highest bandwidth among those with the same number of devices.
+        second: configuration with the lowest bandwidth among them.
+        size_bytes: message size.
     """
     links_with_size = [
         link for link in links if size_bytes in (link["document"]["allreduce"] or {"size_bytes": ()})["size_bytes"]
@@ -57,14 +63,14 @@ def compare_allreduce(links: Iterable[Mapping[str, Any]], first: str, second: st
             "repetition": 1,
             "started": 0.0,
             "status": "ok",
-            "value": [_allreduce_bandwidth(link["document"]["allreduce"], size_bytes) for link in equal_ranks],
+            "value": [_read_allreduce_bandwidth(link["document"]["allreduce"], size_bytes) for link in equal_ranks],
         }
     )
     pair_ratios = comparisons.compute_ratios(pd.Series([first]), pd.Series([second]), comparisons.build_design(rows))
     return verdict.describe_extreme_ratio(pair_ratios, rows["cell_id"].nunique())
 
 
-def _allreduce_bandwidth(allreduce: Mapping[str, Any], size_bytes: int) -> float:
+def _read_allreduce_bandwidth(allreduce: Mapping[str, Any], size_bytes: int) -> float:
     bandwidth: float = allreduce["busbw_gb_per_s"][allreduce["size_bytes"].index(size_bytes)]
     return bandwidth
 
@@ -72,8 +78,8 @@ def _allreduce_bandwidth(allreduce: Mapping[str, Any], size_bytes: int) -> float
 def compare_link_kinds(links: Iterable[Mapping[str, Any]], configuration: str, kinds: tuple[str, str]) -> str:
     """Describe the ratio of the bandwidths of two kinds of links in a configuration, with its interval.
 
-    With several compositions, the ratio of medians of each is used. With one composition, pairs of devices are the sample,
-    and both directions of a pair count as one.
+    With several compositions, the sample is the ratio of medians of each composition. With one composition, it consists of pairs of
+    devices, and both directions of a pair count as one.
     """
     documents = [
         item["document"] for item in links if item["configuration"] == configuration and item["document"]["matrices"]

@@ -22,7 +22,7 @@ from campaign.common import wording
 from campaign.common.errors import RecordError, format_first_error
 from campaign.common.files import load_json, read_text, reject_damaged_document
 from campaign.report import sort_by_page_order
-from campaign.report.context_schema import AnalysisSaid, ContextDocument, Excluded, HostLeftOut, LayoutSaid
+from campaign.report.context_schema import AnalysisVersion, ContextDocument, ExcludedHost, ExclusionRule, PageLayout
 from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE, describe_cell_coverage
 from campaign.report.sections.compositions import build_compositions_section, describe_idle_time
 from campaign.report.sections.coverage import build_coverage_table, count_states, list_failed_runs
@@ -31,22 +31,22 @@ from campaign.report.sections.race import describe_race
 from campaign.report.sections.recommendation import build_recommendation_section
 from campaign.report.templates import encode_downloads, inline_svg, render_template
 from campaign.spec.metric import read_primary_metric
-from campaign.spec.record import IMPORTED
+from campaign.spec.record import IMPORTED_FLAG
 
-# Sections of the first part that stand open, "What to build" among them; more are folded.
+# Number of open sections in the first part, including "What to build"; further ones are folded.
 MAX_OPEN_ANSWERS = 8
-# Small pictures side by side, and further answers as sentences, on the first screen.
+# Numbers of small pictures side by side, and of further answers as sentences, on the first screen.
 MAX_GLANCES, MAX_SENTENCES = 3, 3
 
 _STATE_MEANINGS = {
-    "failed": "it was run, and no run is valid; that is a result",
-    "implied": "not run, because an otherwise equal cell with a smaller batch ran out of memory",
-    "missing": "not run",
+    "failed": "the cell was run, but no run is valid; this is a result",
+    "implied": "the cell was not run, because an otherwise equal cell with a smaller batch ran out of memory",
+    "missing": "the cell was not run",
 }
 _SCHEDULER_SENTENCES = {
-    IMPORTED: "Scheduler unknown: the runs were made without this program",
-    "slurm": "Slurm: every allocation was a Slurm job, every run a step in it",
-    "local": "No scheduler: drivers and runs were processes on the machine where the campaign was started",
+    IMPORTED_FLAG: "The scheduler is unknown, because the runs were not made with this program",
+    "slurm": "Slurm started the runs: every allocation was a job, and every run a job step",
+    "local": "No scheduler was used: drivers and runs were processes on the machine that started the campaign",
 }
 
 
@@ -80,7 +80,7 @@ def write_report(out: Path, page: str) -> None:
         out.write_text(page, encoding="utf-8")
     except OSError as error:
         raise RecordError(
-            f"{out}: the report could not be written ({error.strerror}); give another --output"
+            f"{out}: the report cannot be written ({error.strerror}); choose another file with --output"
         ) from error
 
 
@@ -159,7 +159,7 @@ def build_context(
         "counts": _list_counts(runs, cells, report_context.excluded),
         "lost": _describe_unmeasured(cells),
         "remarks": _list_remarks(runs, cells, report_context.hosts_left_out),
-        # A drift, a slow host or a slow link is to be known before any answer.
+        # Readers must know of a drift, a slow host or a slow link before any answer.
         "alarms": [section for section in sections if section["place"] == 0 and section["findings"]],
         "glances": first_sections,
         "sentences": [section for section in answers if section["findings"] and section not in first_sections][
@@ -205,37 +205,32 @@ def build_context(
     }
 
 
-def describe_analysis_versions(versions: Sequence[AnalysisSaid]) -> list[str]:
-    """Describe when the analysis was written down, before the first run or later, and what changed since.
-
-    The first sentence has the hash of the first version.
-    """
+def describe_analysis_versions(versions: Sequence[AnalysisVersion]) -> list[str]:
+    """Describe when the analysis was recorded, before the first run or later, and what changed since."""
     if not versions:
         return []
     first, *later = versions
     when = f"after {wording.pluralize(first.runs, 'run')}" if first.runs else "before the first run"
-    sentences = [f"Hash {first.hash} of figures, claims, exclusions, metric, baseline, matrix and protocol, written {when}, "
-            f"on {first.written} UTC."]  # fmt: skip
+    sentences = [f"Figures, claims, exclusions, metric, baseline, matrix and protocol were recorded {when}, on {first.written} UTC "
+            f"(hash {first.hash})."]  # fmt: skip
     for version in later:
         moment = (
             f"on {version.written} UTC, with {wording.pluralize(version.runs, 'run')} measured"
             if version.written
             else "since the last plan"
         )
-        sentences.append(
-            f"Changed after the first run, {moment}, in {', '.join(version.changed)} (hash {version.hash})."
-        )
-    return sentences if later else [*sentences, "Unchanged since."]
+        sentences.append(f"After the first run, {', '.join(version.changed)} changed {moment} (hash {version.hash}).")
+    return sentences if later else [*sentences, "Nothing has changed since."]
 
 
-def _apply_layout(drawings: Sequence[Mapping[str, Any]], layout: LayoutSaid) -> list[Mapping[str, Any]]:
+def _apply_layout(drawings: Sequence[Mapping[str, Any]], layout: PageLayout) -> list[Mapping[str, Any]]:
     """Return the drawings in the parts and order that the campaign file requests, without hidden ones."""
     open_anchors = [name.replace("_", "-") for name in layout.open]
     hidden_anchors = {name.replace("_", "-") for name in layout.hide}
     kept_drawings = [drawing for drawing in drawings if drawing["anchor"] not in hidden_anchors]
     if not open_anchors:
         return kept_drawings
-    parts = {ANSWERS: EVIDENCE}  # what is not asked for is no answer
+    parts = {ANSWERS: EVIDENCE}  # figures that the campaign file does not request become evidence
     open_drawings = {
         drawing["anchor"]: {**drawing, "part": ANSWERS, "within": ""}
         for drawing in kept_drawings
@@ -256,14 +251,14 @@ def _build_section(drawing: Mapping[str, Any], document: ContextDocument, campai
 
     campaign_coverage: coverage of the whole campaign.
     """
-    emulated = [
+    emulated_conditions = [
         condition for condition in document.conditions if any(word in condition for word in drawing["rests_on"])
     ]
     pictures = {name: inline_svg(drawing[name]) if drawing[name] else "" for name in ("svg", "narrow", "glance")}
     coverage = drawing["coverage"] or ""
     if _is_coverage_redundant(coverage, campaign_coverage):
         coverage = ""
-    # The title of a folded section and the finding beside it are question and answer.
+    # In a folded section, the title replaces the question.
     question, answer = drawing["section"].partition("? ")[::2]
     return {
         **drawing,
@@ -272,7 +267,10 @@ def _build_section(drawing: Mapping[str, Any], document: ContextDocument, campai
         if drawing["part"] == ANSWERS
         else answer or ("" if question.endswith("?") else question),
         "coverage": coverage.removeprefix(f"{campaign_coverage.rstrip('.')}; "),
-        "limits": [*drawing["limits"], *(f"{condition[:1].upper()}{condition[1:]}." for condition in emulated)],
+        "limits": [
+            *drawing["limits"],
+            *(f"{condition[:1].upper()}{condition[1:]}." for condition in emulated_conditions),
+        ],
         "published": list_figure_claims(document.published, drawing["anchor"]),
     }
 
@@ -292,7 +290,10 @@ def _is_coverage_redundant(coverage: str, campaign_coverage: str) -> bool:
     It is redundant if all cells of the figure were measured, or if it is that of the whole campaign, which the page states once.
     """
     match = re.match(r"([0-9,]+) of ([0-9,]+) planned", coverage)
-    return coverage == campaign_coverage or (match is not None and match[1] == match[2] and "without" not in coverage)
+    # Drawings of earlier versions have the words "without such a number".
+    lacks_values = "no value" in coverage or "without" in coverage
+    is_complete = match is not None and match[1] == match[2] and not lacks_values
+    return coverage == campaign_coverage or is_complete
 
 
 def _select_part(sections: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, Any]]:
@@ -325,9 +326,11 @@ def _describe_basis(runs: pd.DataFrame, document: ContextDocument) -> str:
 
 def _describe_unmeasured(cells: pd.DataFrame) -> str:
     """Describe the planned cells without a number in one line; empty if there are none."""
-    counts = [(name, int(count)) for name, count in cells["state"].value_counts().items() if name != "measured"]
-    counts_in_words = ", ".join(f"{count:,} {name}" for name, count in counts)
-    return f"Of {wording.pluralize(len(cells), 'planned cell')}: {counts_in_words}." if counts_in_words else ""
+    counts = [(str(name), int(count)) for name, count in cells["state"].value_counts().items() if name != "measured"]
+    phrases = [
+        f"{count:,} {'' if name == 'failed' else 'is ' if count == 1 else 'are '}{name}" for name, count in counts
+    ]
+    return f"Of {wording.pluralize(len(cells), 'planned cell')}, {' and '.join(phrases)}." if phrases else ""
 
 
 def describe_tests(sections: Iterable[Mapping[str, Any]]) -> str:
@@ -335,13 +338,15 @@ def describe_tests(sections: Iterable[Mapping[str, Any]]) -> str:
     methods = Counter[str]()
     for drawing in sections:
         methods.update(drawing["tested"])
-    differ, tested = methods.pop("differ", 0), methods.total()
-    if not tested:
+    significant_count, test_count = methods.pop("differ", 0), methods.total()
+    if not test_count:
         return ""
-    methods_text = "; ".join(f"{name}: {count:,}" for name, count in methods.most_common())
+    methods_text = "; ".join(f"{name} ({count:,})" for name, count in methods.most_common())
+    verb = "is" if significant_count == 1 else "are"
     return (
-        f"{differ:,} of {wording.pluralize(tested, 'comparison')} in figures differ significantly: at 5\u202f% for all of a figure "
-        f"together (Holm). Tests: {methods_text}."
+        f"{significant_count:,} of {wording.pluralize(test_count, 'comparison')} "
+        f"in figures {verb} significant at 5\u202f%, adjusted over the "
+        f"comparisons of each figure (Holm). Tests: {methods_text}."
     )
 
 
@@ -350,51 +355,60 @@ def render_context(context: Mapping[str, Any]) -> str:
     return render_template("report.html.j2", context)
 
 
-def _list_counts(runs: pd.DataFrame, cells: pd.DataFrame, excluded: Iterable[Excluded]) -> list[tuple[str, str]]:
+def _list_counts(
+    runs: pd.DataFrame, cells: pd.DataFrame, exclusion_rules: Iterable[ExclusionRule]
+) -> list[tuple[str, str]]:
     return [
         ("planned", f"{len(cells):,}"),
         *count_states(cells),
-        ("excluded", f"{sum(rule.cells for rule in excluded):,}"),
+        ("excluded", f"{sum(rule.cells for rule in exclusion_rules):,}"),
         ("runs", f"{len(runs):,}"),
         ("compositions", f"{runs.loc[(runs['status'] == 'ok') & (runs['lease_id'] != ''), 'lease_id'].nunique():,}"),
     ]
 
 
-def _list_remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[HostLeftOut]) -> list[str]:
+def _list_remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[ExcludedHost]) -> list[str]:
     """Return remarks on facts that the counts alone would hide."""
-    incomplete = int(((cells["state"] == "measured") & (cells["n_ok"] < cells["n_planned"])).sum())
+    incomplete_count = int(((cells["state"] == "measured") & (cells["n_ok"] < cells["n_planned"])).sum())
     single_run_bounds = cells.loc[cells["n_ok"] == 1, "ci_low"]
-    borrowed_count, without_interval = int(single_run_bounds.notna().sum()), int(single_run_bounds.isna().sum())
+    borrowed_count, cells_without_interval = int(single_run_bounds.notna().sum()), int(single_run_bounds.isna().sum())
     unplanned_runs = int((~runs["cell_id"].isin(cells["cell_id"])).sum())
     sentences = []
-    if incomplete:
-        sentences.append(f"{wording.pluralize(incomplete, 'measured cell')} with fewer valid runs than planned.")
-    if without_interval:
+    if incomplete_count:
         sentences.append(
-            f"{wording.pluralize(without_interval, 'cell')} with one valid run only, so without an interval."
+            f"{_format_subject(incomplete_count, 'measured cell', 'has', 'have')} fewer valid runs than planned."
+        )
+    if cells_without_interval:
+        sentences.append(
+            f"{_format_subject(cells_without_interval, 'cell', 'has', 'have')} no interval, because only one run is valid."
         )
     if borrowed_count:
         sentences.append(
-            f"{wording.pluralize(borrowed_count, 'cell')} with one valid run "
-            "only, whose interval borrows the spread of other cells."
+            f"{_format_subject(borrowed_count, 'cell', 'has', 'have')} only one valid run; the variance is estimated from other "
+            "cells."
         )
-    if outliers := int(cells["n_outliers"].sum()):
+    if outlier_count := int(cells["n_outliers"].sum()):
         cells_in_words = wording.pluralize(int((cells["n_outliers"] > 0).sum()), "cell")
+        marked_text = "is marked as an outlier" if outlier_count == 1 else "are marked as outliers"
         sentences.append(
-            f"{wording.pluralize(outliers, 'run')} of {cells_in_words} marked as "
-            "outliers (by a rule with 1 false alarm in 100 cells). None is "
-            "left out, and a mean takes them as less far than they are; tables/cells.csv lists them."
+            f"{wording.pluralize(outlier_count, 'run')} in {cells_in_words} "
+            f"{marked_text}, by a rule with 1 false alarm in 100 cells. "
+            "Outliers are kept, but means limit their weight; tables/cells.csv lists them."
         )
     if unplanned_runs:
         sentences.append(
-            f"{wording.pluralize(unplanned_runs, 'run')} of cells that this campaign does not plan, ignored."
+            f"{_format_subject(unplanned_runs, 'run', 'is', 'are')} ignored, because the campaign does not plan the cell."
         )
     if hosts_left_out:
         names = ", ".join(excluded_host.host for excluded_host in hosts_left_out)
-        sentences.append(
-            f"{wording.pluralize(len(hosts_left_out), 'host')} excluded from further allocations after a failure: {names}."
-        )
+        hosts_text = _format_subject(len(hosts_left_out), "host", "was", "were")
+        sentences.append(f"{hosts_text} excluded from further allocations after a failure: {names}.")
     return sentences
+
+
+def _format_subject(count: int, noun: str, singular_verb: str, plural_verb: str) -> str:
+    """Return the subject and the verb of a sentence, such as '2 cells have'."""
+    return f"{wording.pluralize(count, noun)} {singular_verb if count == 1 else plural_verb}"
 
 
 def _build_flags_table(runs: pd.DataFrame, meanings: Mapping[str, str]) -> dict[str, list[Any]]:

@@ -1,7 +1,7 @@
 """Drawing of figures: panels, looks of series, and SVG that is reproducible byte for byte and fits any page.
 
-Ink is `currentColor` and the background is transparent, so a picture inlined in a page follows its light or dark theme.
-Series differ in colour *and* marker or hatch; colours are those of Okabe & Ito (2008), "Color Universal Design".
+Lines and texts use `currentColor` and the background is transparent, so a picture in a page follows its light or dark theme.
+Series differ in colour *and* marker or hatch. The colours are those of Okabe & Ito (2008), "Color Universal Design".
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from campaign.common import wording
 from campaign.report import svg
-from campaign.report.figure import Drawing, FigureData, build_page_table, list_limits
+from campaign.report.figure import Drawing, FigureData, build_page_table, describe_undrawn, list_limits
 
 INK = svg.INK
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
-# Lines only: a dotted hatch is a hundred times larger as SVG.
 DASHES = ("-", "--", "-.", ":")
+# Hatches consist of lines only, because a dotted hatch is a hundred times larger as SVG.
 HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
 
-# More small multiples are no longer readable; further ones are in the data table.
+# More small multiples would not be readable; further ones are in the data table.
 MAX_PANELS = 12
 # Maximum number of lines or groups in one panel that a reader can distinguish: the number of colours.
 MAX_SERIES = len(COLOURS)
 _SERIES_LIMITS = {"batch": ("values of batch", MAX_SERIES), "ranks": ("numbers of devices", 2 * MAX_SERIES)}
 _MAX_TICKS = 6
-_SHORT_AXIS_RATIO = 6.0  # of a logarithmic axis, its end over its begin
+_SHORT_AXIS_RATIO = 6.0  # upper over lower end of a logarithmic axis
 _PT_PER_IN = 72
 _TITLE_CHARACTERS = 30
-_LABEL_CHARACTERS = 24  # of a line of two, so that a name of 40 characters and a number beside it are whole
+_LABEL_CHARACTERS = 24  # per line of two, so that a name of 40 characters and a number fit
 _TITLE_PAD_PT = 16
 
 
@@ -61,7 +61,7 @@ class SeriesLook:
     marker: str
     hatch: str
     dashes: str
-    """The style of its lines, which carry no marker."""
+    """Style of its lines without markers."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class FigureMedium:
     """Medium that figures are drawn for, such as a page, a phone or a paper.
 
     Args:
-        widths_in: widths in inches of a figure with one, two and three panels in a row; as many fit as there are widths.
+        widths_in: widths in inches of a figure with one, two and three panels in a row. Their number is the maximum per row.
         scale: factor of heights, relative to the page.
         style: style file that is applied on top of the page's style.
         path: path (without suffix) of further files of a figure; for a page, only of a figure that fits a sheet.
@@ -87,12 +87,12 @@ class FigureMedium:
 
 PAGE = FigureMedium((5.95, 7.87, 9.6))
 PHONE = FigureMedium((3.65,))
-# Larger figures do not fit a phone or a sheet, and take long to draw again.
+# Larger figures do not fit a phone or a sheet, and drawing them again takes long.
 MAX_CELLS_TO_REDRAW, _MAX_PHONE_BYTES, _MAX_SHEET_BYTES = 2_000, 250_000, 500_000
-COLUMN_WIDTH_IN, PAGE_WIDTH_IN = 3.4, 7.1  # of a paper, as IEEE and ACM set them
+COLUMN_WIDTH_IN, PAGE_WIDTH_IN = 3.4, 7.1  # of papers of IEEE and ACM
 
 
-def page_medium(path: Path, title: str) -> FigureMedium:
+def build_page_medium(path: Path, title: str) -> FigureMedium:
     """Return the medium of the report page, with a PDF file as well.
 
     Args:
@@ -102,7 +102,7 @@ def page_medium(path: Path, title: str) -> FigureMedium:
     return replace(PAGE, path=path, formats=("pdf",), title=title)
 
 
-def paper_medium(style: Path, path: Path, formats: Sequence[str], title: str) -> FigureMedium:
+def build_paper_medium(style: Path, path: Path, formats: Sequence[str], title: str) -> FigureMedium:
     """Return the medium of a paper with two columns: one panel fits into a column, more take both.
 
     Args:
@@ -128,12 +128,12 @@ def use_medium(medium: FigureMedium) -> Iterator[None]:
         _medium.reset(token)
 
 
-def small_font_pt() -> float:
+def get_small_font_pt() -> float:
     """Return the font size of labels next to marks, in points; call it inside `use_style`."""
     return float(mpl.rcParams["font.size"]) / 1.2
 
 
-def series_look(position: int) -> SeriesLook:
+def choose_series_look(position: int) -> SeriesLook:
     """Return the look of the n-th series; 36 differ in colour and marker together, 24 in colour and dashes."""
     round_ = position // len(COLOURS)
     shifted_position = (position + round_) % len(MARKERS)
@@ -157,22 +157,24 @@ class Panel:
 class Panels:
     """Rows split into the panels of small multiples.
 
-    common: properties that all panels share, in words; left_out: number of panels that are not drawn.
+    Args:
+        common: properties that all panels share, in words.
+        left_out: number of panels that are not drawn.
+        series: numbers of drawn and of all series, in words; '' if all are drawn.
     """
 
     shown: tuple[Panel, ...]
     common: str
     left_out: int
     series: str = ""
-    """How many series are drawn of how many, where it is not all."""
 
-    def common_sentence(self) -> str:
+    def format_common_sentence(self) -> str:
         """Return a sentence for the caption, after a space, on what all panels share; '' for nothing."""
         return f" All panels: {self.common}." if self.common else ""
 
     def list_limits(self) -> tuple[str, ...]:
         """Return sentences on the panels and series that are not drawn."""
-        panels_note = f"{wording.pluralize(self.left_out, 'further panel')} in the data only." if self.left_out else ""
+        panels_note = describe_undrawn(self.left_out, "panel", "data").strip()
         series_note = f"Drawn: {self.series}; the others are in the data." if self.series else ""
         return panels_note, series_note
 
@@ -272,7 +274,7 @@ def label_panel_lines(axes: Axes, labels: Sequence[str], *, grid: str = "x") -> 
         grid: direction of grid lines, 'x', 'y' or 'both'.
     """
     size_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
-    characters = max(_LABEL_CHARACTERS, int(0.5 * size_pt / (0.61 * small_font_pt())))
+    characters = max(_LABEL_CHARACTERS, int(0.5 * size_pt / (0.61 * get_small_font_pt())))
     axes.set_yticks(range(len(labels)), [_wrap_in_two_lines(label, characters) for label in labels])
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.grid(visible=grid != "y", axis="x")
@@ -305,7 +307,7 @@ def is_leftmost(position: int) -> bool:
 def add_legend(figure: MplFigure, handles: Sequence[Any]) -> None:
     """Add one legend for the whole figure, above its panels, in as many columns as fit."""
     widest = max(len(str(handle.get_label())) for handle in handles)
-    # A character is about 0.61 of its size wide; nine more are taken by the key and the space between columns.
+    # A character is about 0.61 of its size wide. The key and the space between columns take nine more.
     room = figure.get_size_inches()[0] * _PT_PER_IN / (0.61 * float(mpl.rcParams["legend.fontsize"]))
     in_one_row = sum(len(str(handle.get_label())) + 9 for handle in handles) <= room
     columns = len(handles) if in_one_row else max(1, min(len(handles), int(room / (widest + 9))))
@@ -314,7 +316,7 @@ def add_legend(figure: MplFigure, handles: Sequence[Any]) -> None:
 
 def assign_looks(names: Iterable[Any]) -> dict[Any, SeriesLook]:
     """Assign a look to each name, in the order of first appearance."""
-    return {name: series_look(position) for position, name in enumerate(dict.fromkeys(names))}
+    return {name: choose_series_look(position) for position, name in enumerate(dict.fromkeys(names))}
 
 
 def collect_panel_values(panels: Panels, column: str) -> pd.Series[Any]:
@@ -351,7 +353,7 @@ def build_ink_key(label: str, **line_style: Any) -> Line2D:
 
 def draw_multiples(
     panels: Panels,
-    paint: Callable[[Axes, pd.DataFrame], object],
+    draw_panel: Callable[[Axes, pd.DataFrame], object],
     handles: Sequence[Any],
     x: str = "",
     y: str = "",
@@ -361,7 +363,7 @@ def draw_multiples(
 
     Args:
         panels: rows of each panel.
-        paint: function that draws the rows of a panel on its axes; it may set labels of its own.
+        draw_panel: function that draws the rows of a panel on its axes; it may set labels of its own.
         handles: entries of the legend.
         x: label of the x axis of every panel.
         y: label of the y axis of the first panel of each row.
@@ -370,7 +372,7 @@ def draw_multiples(
     figure, axes = create_grid(len(panels.shown), height_in)
     for position, (panel, (panel_axes,)) in enumerate(zip(panels.shown, axes, strict=True)):
         set_panel_title(panel_axes, panel.label)
-        paint(panel_axes, panel.rows)
+        draw_panel(panel_axes, panel.rows)
         if x:
             panel_axes.set_xlabel(x)
         if y and is_leftmost(position):
@@ -395,7 +397,7 @@ def draw_glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, no
     figure = MplFigure(figsize=_GLANCE_IN, layout="constrained")
     axes = figure.add_subplot()
     for place, (label, value, low, high) in enumerate(rows[:_MAX_GLANCE_ROWS]):
-        series = series_look(place)
+        series = choose_series_look(place)
         interval = [[max(0.0, value - low)], [max(0.0, high - value)]]
         axes.errorbar(value, place, xerr=interval, color=series.colour, marker=series.marker)
         axes.annotate(
@@ -404,7 +406,7 @@ def draw_glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, no
             xycoords=("axes fraction", "data"),
             xytext=(0, 7),
             textcoords="offset points",
-            fontsize=small_font_pt(),
+            fontsize=get_small_font_pt(),
             annotation_clip=False,
         )
     axes.axvline(no_effect, color=INK, linewidth=0.9)
@@ -431,7 +433,7 @@ def draw_glance_lines(
     figure = MplFigure(figsize=_GLANCE_IN, layout="constrained")
     axes = figure.add_subplot()
     for place, (label, x_values, values) in enumerate(lines[:_MAX_GLANCE_ROWS]):
-        series = series_look(place)
+        series = choose_series_look(place)
         axes.plot(
             x_values,
             values,
@@ -448,30 +450,30 @@ def draw_glance_lines(
         xlabel=x, ylabel=y, xticks=places if len(places) <= _MAX_TICKS else places[:: len(places) // _MAX_TICKS + 1]
     )
     axes.set_ylim(bottom=0)
-    axes.legend(loc="best", fontsize=small_font_pt())
+    axes.legend(loc="best", fontsize=get_small_font_pt())
     return to_svg(figure)
 
 
 def mark_gap(axes: Axes, x: float, words: str) -> None:
-    """Mark a missing value with a cross on the axis and the class of its reason above it."""
+    """Mark a missing value with a cross on the axis and the kind of its reason above it."""
     across = axes.get_xaxis_transform()
     axes.plot([x], [0.03], marker="x", color=INK, markersize=5, linestyle="", transform=across, clip_on=False, zorder=5)
     axes.text(
-        x, 0.08, words, transform=across, rotation=90, ha="center", va="bottom", fontsize=small_font_pt(), zorder=5
+        x, 0.08, words, transform=across, rotation=90, ha="center", va="bottom", fontsize=get_small_font_pt(), zorder=5
     )
 
 
 def describe_gap(row: Any) -> str:
     """Return why a cell has no value.
 
-    This is the outcome of its runs in words, 'no rate' (ok, but without a rate) or 'missing'.
+    This is the outcome of its runs in words, 'no value' (valid runs without a value) or 'missing'.
     """
     if row["failures"]:
         return wording.format_status_counts(str(row["failures"]))
-    return "missing" if row["state"] == "missing" else "no rate"
+    return "missing" if row["state"] == "missing" else "no value"
 
 
-def interval_lengths(row: Any, value: str, low: str, high: str) -> tuple[float, float]:
+def compute_interval_lengths(row: Any, value: str, low: str, high: str) -> tuple[float, float]:
     """Return how far the interval of a value extends below and above it; nan without an interval."""
     if not (math.isfinite(row[low]) and math.isfinite(row[high])):
         return math.nan, math.nan
@@ -491,7 +493,7 @@ RATE = IntervalColumns("mean", "ci_low", "ci_high")
 
 
 def compute_range(rows: pd.DataFrame, columns: IntervalColumns) -> tuple[float, float]:
-    """Return the range to draw, which holds all values and most of their intervals.
+    """Return the range to draw, which includes all values and most of their intervals.
 
     It extends beyond the values by at most 0.6 of the largest. With two runs a 95 % interval can be a hundred times its
     value; the values must stay readable next to it.
@@ -508,7 +510,7 @@ def describe_cut_intervals(rows: pd.DataFrame, columns: IntervalColumns) -> str:
     """Return a sentence if some intervals are wider than the picture, else ''."""
     low, high = compute_range(rows, columns)
     wider = bool((rows[columns.low] < low).any() or (rows[columns.high] > high).any())
-    return "Very wide intervals are cut in the picture." if wider else ""
+    return "Very wide intervals are cut off in the picture." if wider else ""
 
 
 def draw_points(
@@ -557,7 +559,7 @@ def to_svg(figure: MplFigure) -> str:
 
 
 def _raise_title(axes: Axes) -> None:
-    """Put the title of a panel above the power of ten of its y axis, where that has one."""
+    """Put the title of a panel above the power of ten of its y axis, if it has one."""
     formatter, label = axes.yaxis.get_major_formatter(), axes.get_title("left")
     formatter.set_locs(list(axes.get_yticks()))
     if label and formatter.get_offset():
@@ -614,12 +616,12 @@ def build_drawing(
 
 
 def chart(
-    data: FigureData, rows: pd.DataFrame, paint: Callable[[Axes], object], caption: str, findings: Sequence[str]
+    data: FigureData, rows: pd.DataFrame, draw_panel: Callable[[Axes], object], caption: str, findings: Sequence[str]
 ) -> Drawing:
     """Build a drawing with one panel, which `paint` draws, and a table of all columns of `rows`."""
     columns = {str(name).replace("_", " "): partial(_format_cell, str(name)) for name in rows.columns}
-    one = Panels((Panel("", rows),), "", 0)
-    picture = partial(draw_multiples, one, lambda axes, _: paint(axes), ())
+    panels = Panels((Panel("", rows),), "", 0)
+    picture = partial(draw_multiples, panels, lambda axes, _: draw_panel(axes), ())
     return build_drawing(data, rows, picture, columns, caption=caption, findings=tuple(findings))
 
 

@@ -1,4 +1,4 @@
-"""Hash of the code that results are made by: of the package, and of the figures, templates and styles of a stage."""
+"""Hash of the code that makes results: the package, and the figures, templates and styles of a stage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def compute_source_hash(*further: Path) -> str:
 @cache
 def _hash_package() -> bytes:
     digest = hashlib.sha256()
-    # In an installed wheel, _shipped/ has a copy of what `further` names.
+    # In an installed wheel, _shipped/ has copies of the files in `further`.
     _add_files(
         digest, _PACKAGE, (file for file in _list_files(_PACKAGE) if file.relative_to(_PACKAGE).parts[0] != "_shipped")
     )

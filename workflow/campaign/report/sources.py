@@ -1,4 +1,4 @@
-"""Tables and reports from any source of measurements, which is a campaign file, an archive, or a results directory."""
+"""Tables and reports from any source of measurements: a campaign file, an archive, or a results directory."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from campaign.report.write import run_in_processes, write_figures_and_page
 from campaign.spec.campaign_file import NO_VERSION
 from campaign.spec.record import RecordStore, read_campaigns_as_used
 
-if TYPE_CHECKING:  # it brings pandas
+if TYPE_CHECKING:  # It imports pandas.
     from campaign.analysis.tables.io import Tables
 
 
 def find_planned_campaign(campaign: Campaign, directory: Path) -> Campaign:
-    """Return the campaign as its plan has it, if both differ only in details that do not affect the measurements.
+    """Return the campaign as stored in the plan, if both differ only in details that do not affect the measurements.
 
-    Such details come from a profile or an option (launcher, start of implied runs, label of a campaign without one), or are
-    input files that have been moved, edited or lost since. Thus a page describes the measured campaign, whether the workflow,
-    a command or an archive makes it.
+    Such details come from a profile or an option (launcher, start of implied runs, version label), or are input files that have
+    been moved, edited or lost since. A page therefore describes the measured campaign, no matter whether the workflow, a command or
+    an archive makes it.
     """
     comparable = _make_comparable_document(campaign)
     for document in read_campaigns_as_used(directory):
@@ -53,7 +53,7 @@ def _make_comparable_document(campaign: Campaign) -> dict[str, Any]:
     document = campaign.to_document()
     for name in ("inputs", "workload_dirs", "readings"):
         document.pop(name, None)
-    del document["campaign"]["references"]  # names of files whose content is also in the document
+    del document["campaign"]["references"]  # The document also has the content of these files.
     del document["campaign"]["protocol"]["skip_implied"]
     for system in stored_systems(document).values():
         del system["launcher"]
@@ -65,14 +65,14 @@ def load_tables(
 ) -> Tables:
     """Build the tables of a source from its records as they are now.
 
-    The existing tables of a results directory are read instead if all runs and versions are wanted. Raises ConfigError, with the
-    allowed sources, for any other source.
+    The existing tables of a results directory are read instead if all runs and versions are requested. Raises ConfigError for any
+    other source.
 
     Args:
         source: a campaign file, an archive (`.zip`), or the results directory of one campaign.
         results: directory of all results, for a campaign file.
         where: filter of the runs.
-        version: version of the runs, in place of the campaign's (`Campaign.with_version`). The tables get its name.
+        version: version of the runs, instead of that of the campaign. It is added to the name of the tables.
     """
     if source.suffix == ".zip" and not source.is_dir():
         with open_archive(source) as archive:
@@ -83,8 +83,7 @@ def load_tables(
         return read_tables(Results.from_directory(source).tables)
     if not source.is_dir() and source.suffix not in (".yaml", ".yml"):
         raise ConfigError(
-            f"{source}: is not a source of measurements; give a campaign file (.yaml), an archive (.zip), or the results directory "
-            "of a campaign"
+            f"{source} has no measurements; give a campaign file (.yaml), an archive (.zip), or the results directory of a campaign"
         )
     campaign = load_campaign(source, results=results)
     directory = source if source.is_dir() else Results(results, campaign.name).directory
@@ -100,7 +99,7 @@ def _build_tables(campaign: Campaign, directory: Path, where: str | None, versio
             {str(record.specification.get("version", NO_VERSION)) for record in RecordStore(directory)}
         )
         raise ConfigError(
-            f"version {version}: campaign {campaign.name} has no runs of it; there are: {', '.join(known_versions)}"
+            f"Campaign {campaign.name} has no runs of version {version}; its versions are {', '.join(known_versions)}"
         )
     campaign_context = {**tables.context["campaign"], "name": f"{tables.name} ({version})"}
     return replace(tables, context={**tables.context, "campaign": campaign_context})
@@ -126,7 +125,7 @@ def write_archive_report(path: Path, out: Path, where: str | None = None) -> Non
     Args:
         path: the archive.
         out: HTML file to write.
-        where: filter of the runs, in place of the archive's default.
+        where: filter of the runs, instead of the filter of the archive.
     """
     with open_archive(path) as archive, TemporaryDirectory(prefix="campaign-report-") as scratch:
         write_report(archive.campaign, archive.directory, where or archive.where, Path(scratch), out)
@@ -157,7 +156,7 @@ def write_report(campaign: Campaign, results: Path, where: str | None, scratch: 
         scratch: directory for tables and figures.
         out: HTML file to write.
     """
-    # Imported once for all processes forked here, each of which would otherwise load pandas and scipy.
+    # These modules are imported once here; otherwise each forked process would load pandas and scipy.
     import scipy.special  # noqa: F401
 
     from campaign.analysis.tables import io  # noqa: F401
@@ -176,5 +175,5 @@ def _import_drawing() -> None:
 
 
 def _collect_tables(campaign: Campaign, results: Path, where: str | None, tables: Path) -> None:
-    gc.disable()  # records have no reference cycles, and a collection takes as long as reading them
+    gc.disable()  # Records have no reference cycles, and a garbage collection takes as long as reading them.
     write_campaign_tables(read_campaign_results(campaign, results, where), tables)

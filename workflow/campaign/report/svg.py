@@ -1,7 +1,8 @@
-"""SVG pictures as text that fits any page and is the same byte for byte for the same numbers. Pure.
+"""SVG pictures as text that fits any page and is equal byte for byte for equal numbers. Pure.
 
-Coordinates are rounded and ids numbered by appearance: the last digits of matplotlib's constrained layout differ between
-processes, and it hashes ids from them. Marks of one series are one element: a browser's time grows with the number of elements.
+Coordinates are rounded and ids are numbered by appearance, because the last digits of matplotlib's constrained layout differ
+between processes, and ids are hashed from them. Marks of one series become one element, because browsers slow down with the number
+of elements.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from xml.sax.saxutils import escape
 _LONG_NUMBER = re.compile(r"(?<![\w.#])-?\d+\.\d{3,}(?![\w.])")
 _TAG = re.compile("<[^>]*>")
 _HASHED_ID = re.compile(r"-([a-z])[0-9a-f]{10}\b")
-# Characters that no XML document may hold; a name in a campaign could.
+# Characters that are not allowed in XML documents, but could be in a name of a campaign.
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-# Lines below each other, and marks of one kind, with all else the same. What is translucent shows where it lies on itself.
+# Consecutive lines, and consecutive marks of one kind, with equal attributes. Translucent elements must not be joined, because
+# their overlaps are visible.
 _LINES = re.compile(
     r'<path d="[^"]*" ((?:(?!opacity)[^>])*fill: none(?:(?!opacity)[^>])*)/>(?:\s*<path d="[^"]*" \1/>)+'
 )
@@ -29,13 +31,13 @@ _STEP = re.compile(r"([MLz])(?: (\S+) (\S+))?")
 
 DECLARATION = '<?xml version="1.0" encoding="utf-8"?>\n'
 INK = "#010203"
-"""Never used as a colour of its own: every occurrence becomes currentColor. Must equal the ink of style.mplstyle."""
+"""Placeholder that is replaced by currentColor everywhere. It must equal the ink of style.mplstyle."""
 
 
 def adapt_svg(text: str, anchor: str, title: str, alt: str) -> str:
     """Adapt a drawing to be an `svg` element of a page, with ids prefixed by the anchor and ink as currentColor.
 
-    A screen reader gets title and alt, but not every number.
+    A screen reader reads the title and the alternative text, but not every number.
     """
     text = _NOT_XML.sub("", text[text.index("<svg") :])
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
@@ -64,7 +66,7 @@ def _normalize(text: str) -> str:
 
     The layout's last digits, and the ids hashed from them, differ between processes.
     """
-    # In tags only: a number that is written in the picture is meant as it is.
+    # Only numbers in tags are rounded, not those in the texts of the picture.
     text = _TAG.sub(lambda tag: _LONG_NUMBER.sub(_round_match, tag[0]), text)
     new_ids: dict[str, str] = {}
     return _HASHED_ID.sub(lambda match: new_ids.setdefault(match[0], f"-{match[1]}{len(new_ids) + 1}"), text)
@@ -79,7 +81,7 @@ def _join_elements(text: str) -> str:
 
     def join_marks(match: re.Match[str]) -> str:
         (outline, marker_style), style, fill = markers[match[1]], match[2], match[3]
-        if fill and f"stroke: {fill}" not in style:  # it would show where one lies on another
+        if fill and f"stroke: {fill}" not in style:  # Overlapping marks would be visible.
             return match[0]
         x, y, shape = _to_relative_path(outline)
         places = (
@@ -114,7 +116,7 @@ def _to_relative_path(outline: str) -> tuple[float, float, str]:
 
 
 def render_notice(anchor: str, words: str) -> str:
-    """Return a small picture that holds one sentence, for a figure with nothing to show."""
+    """Render a small picture with one sentence, for a figure without a picture."""
     lines: list[str] = [""]
     for word in words.split():
         if len(lines[-1]) + len(word) > 88:

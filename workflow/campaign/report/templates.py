@@ -16,7 +16,7 @@ from campaign.common.errors import RecordError
 from campaign.common.paths import REPORTS
 
 STYLE, SCRIPT = REPORTS / "report.css", REPORTS / "report.js"
-# A longer file is not carried by the page; it stands beside the figures. No numbers are packed to a twentieth.
+# Longer files are not embedded in the page; they are in the directory of figures. CSV is never compressed to less than a twentieth.
 MAX_EMBEDDED_BYTES, _MAX_COMPRESSION = 100_000, 20
 
 
@@ -42,23 +42,23 @@ def render_template(template: str, context: Mapping[str, Any]) -> str:
 def inline_svg(svg: str) -> Markup:
     """Return a picture for inclusion in a page, without the XML declaration, which only a separate file may have.
 
-    Raises RecordError if the text is no SVG picture.
+    Raises RecordError if the text has no SVG element.
     """
     begin = svg.find("<svg")
     if begin < 0:
-        raise RecordError("a figure is no picture (no <svg> in it); delete figures/ and recommendation/ and run again")
+        raise RecordError("A figure has no <svg> element; delete figures/ and recommendation/ and run again")
     return Markup(svg[begin:])
 
 
 def encode_downloads(picture: Path) -> dict[str, str]:
-    """Encode the files next to a picture for links of the page, as base64: `csv` (gzip) and `pdf`.
+    """Encode the CSV (gzip) and PDF files next to a picture as base64, for download links of the page.
 
-    The text is '' for a file that is too long, missing, or no regular file.
+    The text is '' if the file is too long, missing, or not a regular file.
     """
-    encoded = {}
+    encoded_files = {}
     for kind, pack in (("csv", partial(gzip.compress, mtime=0)), ("pdf", bytes)):
         file = picture.with_suffix(f".{kind}")
         is_packable = file.is_file() and file.stat().st_size <= _MAX_COMPRESSION * MAX_EMBEDDED_BYTES
         content = pack(file.read_bytes()) if is_packable else b""
-        encoded[kind] = b64encode(content).decode() if len(content) <= MAX_EMBEDDED_BYTES else ""
-    return encoded
+        encoded_files[kind] = b64encode(content).decode() if len(content) <= MAX_EMBEDDED_BYTES else ""
+    return encoded_files

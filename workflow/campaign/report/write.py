@@ -54,7 +54,7 @@ def _list_drawing_tasks(
 
     figures.mkdir(parents=True, exist_ok=True)
     data = build_figure_data(tables, style)
-    # In the page's order the largest come early, so that no processor is left with one of them at the end.
+    # In the order of the page, the largest figures come early, so that all processors finish at about the same time.
     return [partial(_draw_figure, figure, data, figures) for figure in load_all_figures(scripts).values()]
 
 
@@ -66,7 +66,7 @@ def run_in_processes(tasks: Sequence[Callable[[], None]], concurrent_task: Calla
         concurrent_task: function that runs in this process until the tasks end.
     """
     workers = max(1, min(len(tasks), len(os.sched_getaffinity(0))))
-    gc.freeze()  # objects of the parent stay alive, so the garbage collector can skip them
+    gc.freeze()  # Objects of the parent stay alive, so the garbage collector can skip them.
     with ProcessPoolExecutor(workers, get_context("fork"), _set_tasks, (tasks,)) as pool:
         task_results = pool.map(_run_task, range(len(tasks)))
         concurrent_task()
@@ -85,14 +85,19 @@ def _draw_figure(figure: Figure, data: FigureData, directory: Path) -> None:
 def _save_pdf(path: Path, title: str, data: FigureData) -> Iterator[None]:
     """Save a PDF of the figure that is drawn inside the context, unless there are very many cells.
 
-    path: path of the figure's files, without suffix. Raises RecordError if one of them cannot be written.
+    Raises RecordError if a file cannot be written.
+
+    Args:
+        path: path of the figure's files, without suffix.
+        title: title of the figure.
+        data: data of the figure.
     """
     from campaign.common.errors import convert_os_error
-    from campaign.report.plot import MAX_CELLS_TO_REDRAW, PAGE, page_medium, use_medium
+    from campaign.report.plot import MAX_CELLS_TO_REDRAW, PAGE, build_page_medium, use_medium
 
     try:
         path.with_suffix(".pdf").unlink(missing_ok=True)
-        with use_medium(page_medium(path, title) if len(data.cells) <= MAX_CELLS_TO_REDRAW else PAGE):
+        with use_medium(build_page_medium(path, title) if len(data.cells) <= MAX_CELLS_TO_REDRAW else PAGE):
             yield
     except OSError as error:
         raise convert_os_error(error, path.parent) from error

@@ -16,7 +16,7 @@ from campaign.plan.repetitions import CellComposition, CellProgress, StopFiles, 
 from campaign.spec.cell import Cell
 from campaign.spec.metric import THROUGHPUT, Metric
 from campaign.spec.record import Record, RecordStore
-from campaign.spec.run_numbers import list_run_numbers, number_in_composition, with_composition
+from campaign.spec.run_numbers import get_number_in_composition, list_run_numbers, with_composition
 
 
 def summarize_runs(rates: Sequence[float | None], composition: int = 1) -> CellProgress:
@@ -102,11 +102,11 @@ class RepetitionTracker:
             records = [
                 self.store.read_latest(cell.id, n)
                 for n in list_run_numbers(with_composition(cell.settings, key[1]))
-                if self.store.has_record(cell.id, n, implied=self.implied)
+                if self.store.has_record(cell.id, n, include_implied=self.implied)
             ]
-            rates = self._rates[key] = {number_in_composition(r.repetition): self._metric_value(r) for r in records}
+            rates = self._rates[key] = {get_number_in_composition(r.repetition): self._metric_value(r) for r in records}
         if last_record is not None:
-            rates[number_in_composition(last_record.repetition)] = self._metric_value(last_record)
+            rates[get_number_in_composition(last_record.repetition)] = self._metric_value(last_record)
         is_contiguous = sorted(rates) == list(range(1, len(rates) + 1))
         return summarize_runs([rates[n] for n in sorted(rates)] if is_contiguous else [], key[1])
 

@@ -13,11 +13,11 @@ from campaign.lease.campaign_leases import find_lease_name
 from campaign.lease.journal import TRANSITIONS
 from campaign.plan.matrix import hash_specification
 from campaign.spec.lease_plan import read_lease_plan
-from campaign.spec.readings import all_readings
-from campaign.spec.record import IMPORTED, Record, RecordStore
+from campaign.spec.readings import read_all_readings
+from campaign.spec.record import IMPORTED_FLAG, Record, RecordStore
 
 _MAX_CLOCK_SKEW_S = 5.0  # tolerated difference between the clocks of hosts
-_MEASURED_AGAIN = "'campaign run' measures the run again"
+_REMEASURE_HINT = "'campaign run' measures the run again"
 _RESTORE_HINT = "restore it from an archive"
 
 
@@ -47,7 +47,7 @@ def find_problems(results: Results) -> Iterator[str]:
         yield from _check_record(record, store.path(*key), results, leases.get(record.lease_id))
     yield from _check_shared_documents(store)
     try:
-        all_readings(results.directory)
+        read_all_readings(results.directory)
     except CampaignError as error:
         yield str(error)
     for path in sorted(results.lease_plans.glob("*.json")):
@@ -69,7 +69,7 @@ def _check_record(record: Record, path: Path, results: Results, lease: dict[str,
     """Yield the problems of one record, its shared documents, its telemetry file and its lease."""
     location = path.relative_to(results.directory)
     if hash_specification(record.specification) != record.cell_id:
-        yield f"{location}: the specification does not match cell {record.cell_id}; move the file away, and {_MEASURED_AGAIN}"
+        yield f"{location}: the specification does not match cell {record.cell_id}; move the file away, and {_REMEASURE_HINT}"
     document_fields = ("composition", "environment", "campaign", "links", "software")
     for name in document_fields:
         document_hash = getattr(record, name)
@@ -77,7 +77,7 @@ def _check_record(record: Record, path: Path, results: Results, lease: dict[str,
             yield f"{location}: shared/{document_hash}.json is missing ({name}); {_RESTORE_HINT}"
     if record.telemetry and not (results.directory / record.telemetry).exists():
         yield f"{location}: {record.telemetry} is missing; {_RESTORE_HINT}"
-    if record.implied_by or IMPORTED in record.flags or lease is None:
+    if record.implied_by or IMPORTED_FLAG in record.flags or lease is None:
         return
     ready_s, release_started_s = lease.get("ready_s"), lease.get("release_started_s")
     if (ready_s and record.started < ready_s - _MAX_CLOCK_SKEW_S) or (
@@ -85,7 +85,7 @@ def _check_record(record: Record, path: Path, results: Results, lease: dict[str,
     ):
         yield (
             f"{location}: the run was outside the time of its lease {record.lease_id} (leases/{record.lease_id}.json), so its "
-            f"devices may have belonged to another lease; move the file away, and {_MEASURED_AGAIN}"
+            f"devices may have belonged to another lease; move the file away, and {_REMEASURE_HINT}"
         )
 
 

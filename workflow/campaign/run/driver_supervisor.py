@@ -20,7 +20,7 @@ from campaign.plan.past_costs import RunSpan
 from campaign.run.progress import ProgressReporter
 from campaign.run.submitters import StillQueuedError, Submission, Submitter
 from campaign.spec.driver_messages import DriverRequest, DriverResult
-from campaign.spec.record import RecordStore, is_full
+from campaign.spec.record import RecordStore, is_disk_full
 
 _SECOND_INTERRUPT_TIMEOUT_S = 5.0  # timeout for a second Ctrl-C
 # Poll interval for a driver that has run for some time. A submitter with a longer poll interval uses its own.
@@ -101,7 +101,7 @@ class DriverSupervisor:
             result = self.wait_for_result(submission, progress_offset, missing_runs)
         except SignalInterrupt as interruption:
             if (
-                self.submitter.outlives
+                self.submitter.drivers_survive
                 and self.submitter.find(self.lease)
                 and not self.confirm_cancellation(interruption)
             ):
@@ -148,30 +148,31 @@ class DriverSupervisor:
                 progress.add_line(line)
             if result is not None:
                 return result
-            if status.words and status.words != status_message:
-                status_message = status.words
+            if status.description and status.description != status_message:
+                status_message = status.description
                 self.report_for_lease(status_message)
             queue_deadline_s = min(queue_deadline_s, time.monotonic() + self.queue_s) if status.queued else math.inf
             if time.monotonic() > queue_deadline_s:
-                raise StillQueuedError(status.words)
+                raise StillQueuedError(status.description)
             if status.alive:
                 self.exclude(status.failed_hosts)
                 # Polling takes processor time from the measurement. A delay of 1 % of the lease's duration is not noticeable.
                 time.sleep(
                     max(self.submitter.poll_interval_s, min((time.monotonic() - started_s) / 100, _MAX_POLL_INTERVAL_S))
                 )
-            elif is_full(self.results.directory):
+            elif is_disk_full(self.results.directory):
                 raise RecordError(
                     f"{self.results.directory}: the disk is full, so the driver of {self.lease} ended; free some space, then run "
                     "the same command again (finished records are kept)"
                 )
             else:
                 log = f"(log: {submission.log_file})"
-                if self.submitter.outlives and not submission.log_file.exists():
+                if self.submitter.drivers_survive and not submission.log_file.exists():
                     directory = self.results.root.resolve()
                     log = f"and without a log, as on a host that cannot access {directory}; all hosts need access (--results)"
+                reason = f" ({status.description})" if status.description else ""
                 raise HostFailed(
-                    f"the driver of {self.lease} ended without a result{f' ({status.words})' if status.words else ''} {log}",
+                    f"the driver of {self.lease} ended without a result{reason} {log}",
                     status.failed_hosts,
                 )
 

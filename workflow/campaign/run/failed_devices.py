@@ -81,7 +81,7 @@ class DeviceFaultHandler:
         self.fenced.lift_fences(
             lambda fence: fence in run_fences, f"{_run_name(run)} failed in the same way on {device.fabric_id}"
         )
-        other_devices = {prior_fence.device for prior_fence in run_fences} - {device.physical}
+        other_devices = {prior_fence.device for prior_fence in run_fences} - {device.physical_id}
         flags = [f"failed alike on {', '.join(sorted(other_devices))}"] if other_devices else []
         return replace(crashed_outcome, flags=(*outcome.flags, *flags))
 
@@ -94,7 +94,7 @@ class DeviceFaultHandler:
         try:
             verify_on_hosts(self.system, self.composition, self.work)
         except DeviceMismatchError as error:
-            for device in error.lost:
+            for device in error.missing_devices:
                 self._fence_device(run, device, "its host no longer lists it", is_suspected=False)
             raise
 
@@ -104,7 +104,7 @@ class DeviceFaultHandler:
             host.name for host in self.composition.hosts if device.fabric_id in {d.fabric_id for d in host.devices}
         )
         fence = Fence(
-            device=device.physical,
+            device=device.physical_id,
             uuid=device.host_id or "",
             model=device.model,
             host=next(hosts, ""),

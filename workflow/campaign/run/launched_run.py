@@ -14,11 +14,11 @@ from pathlib import Path
 from campaign.common.credentials import collect_secrets, mask_secrets
 from campaign.common.errors import LaunchError
 from campaign.common.files import open_regular
-from campaign.workloads.failures import KILLED_FROM_OUTSIDE, PACE_NOT_HELD
+from campaign.workloads.failures import KILLED_FROM_OUTSIDE, PACE_NOT_HELD, REPEATED_FOR_PACE
 from campaign.workloads.launcher import Launcher, StepLimits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Outcome, Run, Step, StepEnd, Workload
-from campaign.workloads.rank_marks import judge_marks, mark_ranks
+from campaign.workloads.rank_marks import correct_step_end, mark_ranks
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LaunchedRun:
         """Run a step to its end. The marks of its ranks take precedence over the exit code of a wrapper around them."""
         directory = self.run.directory
         ended = self.launcher.run(mark_ranks(step, directory), mark, log, directory, self.limits)
-        return judge_marks(step, directory, ended, log)
+        return correct_step_end(step, directory, ended, log)
 
     def _clean_up(self) -> Iterator[str]:
         """Run the cleanup steps, however the run ended, and yield a flag per failed step."""
@@ -117,29 +117,41 @@ def _append_result_file(name: str | None, directory: Path, log: Path) -> list[st
 
 
 MAX_TRIES = 3
+MAX_PACE_TRIES = 6
+"""Maximum number of tries of a run whose pace is not held. Other work on the machine may last longer than a few runs."""
 
 
 def repeat_until_undisturbed(name: str, launch: Callable[[], tuple[StepEnd, Outcome]]) -> tuple[StepEnd, Outcome]:
-    """Launch a run until nothing disturbs it, at most `MAX_TRIES` times, and return the last launch.
+    """Launch a run until nothing disturbs it, and return the last launch.
 
-    A rank that gets SIGKILL in every launch is killed because of its own behaviour, and a run that never holds its pace requires
-    more than this machine has. Both are outcomes of the run. Raises LaunchError if every launch was stopped, suspended, or had
-    its clock set.
+    A run that is disturbed `MAX_TRIES` times is not launched again, nor a run that loses its pace `MAX_PACE_TRIES` times. A rank
+    that gets SIGKILL in every launch is killed because of its own behaviour, and a run that never holds its pace requires more than
+    this machine has. Both are outcomes of the run. A flag shows that earlier launches lost their pace. Raises LaunchError if
+    the run was stopped or suspended, or had its clock set.
     """
-    failures_of_run = 0
-    for _ in range(MAX_TRIES):
+    pace_losses = kills = disturbances = 0
+    while True:
         ended, outcome = launch()
-        reason = ended.disturbance
-        if (
-            not reason
-            and outcome.failure is not None
-            and outcome.failure.reason in (KILLED_FROM_OUTSIDE, PACE_NOT_HELD)
-        ):
-            failures_of_run += 1
-            reason = outcome.failure.reason
-        if not reason or failures_of_run == MAX_TRIES:
-            return ended, outcome
+        reason = ended.disturbance or (outcome.failure.reason if outcome.failure is not None else "")
+        if not ended.disturbance and reason not in (KILLED_FROM_OUTSIDE, PACE_NOT_HELD):
+            return _flag_pace_losses(ended, pace_losses), outcome
+        if not ended.disturbance and reason == PACE_NOT_HELD:
+            pace_losses += 1
+            if pace_losses == MAX_PACE_TRIES:
+                return _flag_pace_losses(ended, pace_losses - 1), outcome
+        else:
+            disturbances += 1
+            kills += not ended.disturbance
+            if disturbances == MAX_TRIES:
+                break
         print(f"{name}: {reason}; the run has no record and is repeated", flush=True)
+    if kills == MAX_TRIES:
+        return _flag_pace_losses(ended, pace_losses), outcome
     raise LaunchError(
         f"{name}: {reason}; the run was disturbed {MAX_TRIES} times in a row; find out what stops or kills runs on this machine"
     )
+
+
+def _flag_pace_losses(ended: StepEnd, losses: int) -> StepEnd:
+    """Return the end of a step, with a flag if earlier launches of the run lost their pace."""
+    return replace(ended, flags=(*ended.flags, REPEATED_FOR_PACE)) if losses else ended

@@ -48,14 +48,14 @@ def verify_local_devices(system: SystemFile, composition: Composition, directory
     )
     if (
         system.fabric["kind"] == "simulated"
-        and comparison.lost
-        and not any(d.host_id and d not in comparison.lost for d in devices)
+        and comparison.missing_devices
+        and not any(d.host_id and d not in comparison.missing_devices for d in devices)
     ):
         # The simulated fabric invents device names, but its devices are those of this machine.
         return verify_local_devices(system, _with_device_names(composition, {}), directory)
     for problem in comparison.problems.values():
         message = f"the devices of {machine.name} differ from the composition: {problem}. Nothing was measured"
-        raise DeviceMismatchError(message, missing_devices=comparison.lost)
+        raise DeviceMismatchError(message, missing_devices=comparison.missing_devices)
     names = _match_names(system, composition, machine, comparison.hosts[machine.name])
     return _with_device_names(
         composition, {device.fabric_id: device.host_id or names.get(device.fabric_id) for device in devices}
@@ -81,7 +81,7 @@ def _match_names(
     """
     specs = {spec.name: spec for entry in system.hosts for spec in entry.split_hosts()}
     hosts = [specs[host.name] for host in composition.hosts if host.name in specs]
-    local_ids = [device.fabric_id for host in hosts for device in list_built_in_devices(host) if device.computes]
+    local_ids = [device.fabric_id for host in hosts for device in list_built_in_devices(host) if device.can_compute]
     expected_devices = list_physical_devices(machine)
     if all(device.fabric_id in local_ids for device in expected_devices):
         order = local_ids

@@ -11,9 +11,9 @@ from typing import Any
 
 from campaign.common.errors import LaunchError
 from campaign.common.wording import pluralize
-from campaign.emulators.hosts.emulation_plan import NOT_CROSSED, build_emulation_spec, describe_links, link_rates
+from campaign.emulators.hosts.emulation_plan import NOT_CROSSED, build_emulation_spec, build_link_rates, describe_links
 from campaign.emulators.hosts.network import EmulatedHosts, EmulationUnavailable, emulate_hosts
-from campaign.emulators.hosts.topology import INTERFACE
+from campaign.emulators.hosts.topology import HOST_INTERFACE
 from campaign.spec.hardware import Composition
 from campaign.spec.system_file import SystemFile
 from campaign.workloads.protocol import Step
@@ -81,9 +81,9 @@ class LocalPlacement:
         }
         if self._emulation is not None:
             common_environment |= (
-                {} if shares_host else {"MASTER_ADDR": self._emulation.rank_address(self._device_index(*ranks[0]))}
+                {} if shares_host else {"MASTER_ADDR": self._emulation.get_rank_address(self._device_index(*ranks[0]))}
             )
-            common_environment |= {"GLOO_SOCKET_IFNAME": "lo" if shares_host else INTERFACE}
+            common_environment |= {"GLOO_SOCKET_IFNAME": "lo" if shares_host else HOST_INTERFACE}
         placements = []
         for rank, ((host, local), paths) in enumerate(zip(ranks, namespaces, strict=True)):
             environment = {
@@ -109,11 +109,15 @@ class LocalPlacement:
 
     def is_running(self) -> bool:
         """Return whether the emulated hosts still exist. The result is True if hosts are not emulated."""
-        return self._emulation is None or Path(self._emulation.namespace_paths(0)[-1]).exists()
+        return self._emulation is None or Path(self._emulation.list_namespace_paths(0)[-1]).exists()
 
     def _namespace_paths(self, host: str, local_rank: int) -> tuple[str, ...]:
         """Return the namespace files of a rank, or () if hosts are not emulated."""
-        return () if self._emulation is None else self._emulation.namespace_paths(self._device_index(host, local_rank))
+        return (
+            ()
+            if self._emulation is None
+            else self._emulation.list_namespace_paths(self._device_index(host, local_rank))
+        )
 
     def _device_index(self, host: str, local_rank: int) -> int:
         """Return the number of a rank's device among all devices of the composition.
@@ -136,7 +140,7 @@ def open_placement(system: SystemFile, composition: Composition) -> LocalPlaceme
     """
     hosts, emulation, links = ExitStack(), None, None
     if system.emulation is not None:
-        rates = link_rates(system.emulation, system.links)
+        rates = build_link_rates(system.emulation, system.links)
         try:
             emulation = hosts.enter_context(
                 emulate_hosts(build_emulation_spec(system.emulation, system.links, composition))

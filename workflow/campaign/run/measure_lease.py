@@ -56,7 +56,7 @@ from campaign.spec.cell import Cell
 from campaign.spec.lease_plan import LeasePlan
 from campaign.spec.record import Record, RecordStore
 from campaign.spec.run_numbers import list_run_numbers
-from campaign.spec.superseded import set_aside
+from campaign.spec.superseded import supersede_records
 
 MANIFEST_SCHEMA = "manifest/1"
 _RETRY_INTERVAL_S = 1.0
@@ -122,8 +122,8 @@ class _LeaseMeasurement:
         self.site = Site(self.campaign.system, results.root)
         # The driver gets its own copy, because a later plan may replace the original.
         path = results.work_directory(plan.lease) / f"plan.{plan.digest}.json"
-        if not path.exists() or read_text(path) != plan.text():
-            write_atomic(path, plan.text(), durable=True)
+        if not path.exists() or read_text(path) != plan.format_text():
+            write_atomic(path, plan.format_text(), durable=True)
         self.supervisor = DriverSupervisor(
             self.campaign, results, self.store, plan.lease, path, self.submitter, report, self.exclude_hosts
         )
@@ -251,10 +251,10 @@ class _LeaseMeasurement:
 
     def move_damaged_records(self) -> None:
         """Move unreadable records into superseded/, so that their runs are measured again."""
-        keys = [(cell.id, run) for cell in self.plan.work for run in list_run_numbers(cell.settings)]
+        keys = [(cell.id, run) for cell in self.plan.work_cells for run in list_run_numbers(cell.settings)]
         keys = [key for key in keys if self.store.path(*key).exists()]
         if damaged_records := self.store.find_damaged(keys):
-            superseded = set_aside(
+            superseded = supersede_records(
                 self.store, list(damaged_records), why=f"damaged: {next(iter(damaged_records.values()))}"
             )
             self.report_for_lease(
@@ -267,17 +267,19 @@ class _LeaseMeasurement:
 
     def read_known_runs(self) -> RecordedRuns:
         """Read which runs of the lease have a record."""
-        return read_recorded_runs(self.store, skip_implied=self.campaign.protocol.skip_implied, cells=self.plan.work)
+        return read_recorded_runs(
+            self.store, skip_implied=self.campaign.protocol.skip_implied, cells=self.plan.work_cells
+        )
 
     def list_missing_runs(self) -> list[tuple[Cell, int]]:
         """Return the cell and run number of each run that has no record."""
-        return self.read_known_runs().list_missing_runs(self.plan.work)
+        return self.read_known_runs().list_missing_runs(self.plan.work_cells)
 
     def write_implied_records(self) -> None:
         """Write the records of runs whose result is implied by out-of-memory runs, before anything is composed."""
         records: list[Record] = []
 
-        def tell(cell: Cell, record: Record, cell_done: bool) -> None:
+        def report_record(cell: Cell, record: Record, cell_done: bool) -> None:
             records.append(record)
             append_progress(self.results, self.plan.lease, cell, record, cell_done=cell_done)
 
@@ -287,7 +289,7 @@ class _LeaseMeasurement:
             self.list_missing_runs(),
             self.plan.specification,
             self.plan.campaign_hash,
-            tell,
+            report_record,
             self.campaign.metric,
         )
         if records:
@@ -496,7 +498,7 @@ class _LeaseMeasurement:
             return
         runs = [
             (cell.id, repetition)
-            for cell in self.plan.work
+            for cell in self.plan.work_cells
             for repetition in list_run_numbers(cell.settings)
             if self.store.path(cell.id, repetition).exists()
             and self.store.read_latest(cell.id, repetition).lease_id == use
@@ -504,13 +506,13 @@ class _LeaseMeasurement:
         reason = f"the composition broke during the measurement ({'; '.join(problems)})"
         if not runs:
             raise FabricError(reason)
-        superseded = set_aside(self.store, runs, why=f"{use}: {reason}")
+        superseded = supersede_records(self.store, runs, why=f"{use}: {reason}")
         raise FabricError(f"{reason}; the records of its runs were moved to {superseded.directory}")
 
     def build_manifest(self) -> dict[str, Any]:
         """Build the manifest of the lease, with its missing runs, problems and durations."""
         known_runs = self.read_known_runs()
-        missing = known_runs.list_missing_runs(self.plan.work)
+        missing = known_runs.list_missing_runs(self.plan.work_cells)
         problems = [self.shorten_paths(problem) for problem in self.problems]
         end_forecast(self.results, self.plan.lease)
         summary_file = self.results.work_directory(self.plan.lease) / "measured.json"
@@ -531,7 +533,7 @@ class _LeaseMeasurement:
             "configuration": self.plan.configuration.name,
             "composition": self.plan.composition,
             "run_set": self.plan.run_set,
-            "runs": sum(len(known_runs.list_planned_runs(cell)) for cell in self.plan.work),
+            "runs": sum(len(known_runs.list_planned_runs(cell)) for cell in self.plan.work_cells),
             "missing": [[cell.id, repetition] for cell, repetition in missing],
             "reason": problems[-1] if missing and problems else "",
             "problems": problems,
@@ -550,7 +552,7 @@ class _LeaseMeasurement:
         spans = self.supervisor.spans
         system = self.campaign.system
         no_costs = CampaignCosts(self.campaign.name, system.name, fabric=str(system.fabric["kind"]))
-        cells = {cell.id: (cell.workload, cell.configuration) for cell in self.plan.work}
+        cells = {cell.id: (cell.workload, cell.configuration) for cell in self.plan.work_cells}
         costs = measure_costs(no_costs, cells, spans, [use for use in uses if use])
         actual = {"runs": len(spans), "uses": len(uses), "wall_s": round(sum(durations_s), 3) if is_complete else None}
         return {"actual": actual, "costs": costs.to_document()}

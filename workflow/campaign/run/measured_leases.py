@@ -17,7 +17,7 @@ from campaign.plan.lease_plans import campaign_from_lease_plan
 from campaign.run.driver import Driver
 from campaign.run.submitters import open_submitter
 from campaign.spec.lease_plan import read_lease_plan
-from campaign.spec.plan import plan_json
+from campaign.spec.plan import read_plan_document
 from campaign.spec.record import RecordStore
 
 
@@ -56,9 +56,11 @@ def summarize_plan(results: Results, plan: Path, missing: Sequence[str]) -> Plan
         plan: path of the plan.
         missing: one line per lease with runs that have no record.
     """
-    plan_document = plan_json(plan)
+    plan_document = read_plan_document(plan)
     store = RecordStore(results.directory)
-    record_keys = [(*key, store.path(*key).stat().st_mtime_ns) for key in sorted(store.list_keys(implied=False))]
+    record_keys = [
+        (*key, store.path(*key).stat().st_mtime_ns) for key in sorted(store.list_keys(include_implied=False))
+    ]
     leases = plan_document["leases"]
     return PlanSummary(sum(lease["runs"] for lease in leases), len(leases), tuple(missing), hash_document(record_keys))
 
@@ -68,7 +70,7 @@ def clean_up_after_plan(results: Results, plan: Path) -> Iterator[str]:
 
     Yields one line per failure.
     """
-    leases = plan_json(plan)["leases"]
+    leases = read_plan_document(plan)["leases"]
     campaign = campaign_from_lease_plan(read_lease_plan(plan.parent / leases[0]["document"]))
     systems = {configuration.name: configuration.system for configuration in campaign.configurations}
     # A system without planned leases may be out of reach.

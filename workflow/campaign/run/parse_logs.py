@@ -16,7 +16,7 @@ from campaign.common.errors import ConfigError, LaunchError
 from campaign.plan.campaign.resolve import Campaign, campaign_from_document
 from campaign.spec.cell import Cell, Settings
 from campaign.spec.hardware import Composition
-from campaign.spec.readings import READ_AGAIN, Reading, Readings, keep
+from campaign.spec.readings import REREAD_FLAG, Reading, Readings, write_readings
 from campaign.spec.record import Record, RecordStore
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Outcome, Run, StepEnd, Workload
@@ -51,7 +51,7 @@ def parse_logs(campaign: Campaign, store: RecordStore) -> ParseSummary:
     logs = _StoredLogs(store, _list_readers(campaign))
     readings: dict[str, Reading] = {}
     changed_runs, skipped = 0, Counter[str]()
-    for cell_id, repetition in sorted(store.list_keys(implied=False)):
+    for cell_id, repetition in sorted(store.list_keys(include_implied=False)):
         try:
             reading = logs.parse_log(cell_id, repetition)
         except _UnreadLogError as reason:
@@ -62,7 +62,9 @@ def parse_logs(campaign: Campaign, store: RecordStore) -> ParseSummary:
     if not readings:
         return ParseSummary(skipped=skipped)
     settings = {name: workload.parsing_document() for name, workload in logs.readers.items()}
-    path = keep(store.results, Readings(made=time.time(), version=__version__, workloads=settings, runs=readings))
+    path = write_readings(
+        store.results, Readings(made=time.time(), version=__version__, workloads=settings, runs=readings)
+    )
     return ParseSummary(path, len(readings), changed_runs, skipped)
 
 
@@ -146,7 +148,7 @@ def _parse_record_fields(
     """
     previous_workload, runs_on = (
         campaign_as_used.workloads[current_workload.name],
-        campaign_as_used.device_model(record.requested).runs_on,
+        campaign_as_used.device_model(record.requested_configuration).runs_on,
     )
     old_outcome, new_outcome = (
         _parse_outcome(record, workload, runs_on, log) for workload in (previous_workload, current_workload)
@@ -168,7 +170,7 @@ def _parse_record_fields(
         "step_times_s": new_outcome.step_times_s,
         "window_s": new_outcome.window_s,
         "metrics": {**other_metrics, **new_outcome.metrics},
-        "flags": tuple(dict.fromkeys((*new_outcome.flags, *flags, READ_AGAIN))),
+        "flags": tuple(dict.fromkeys((*new_outcome.flags, *flags, REREAD_FLAG))),
     }
     return record.model_copy(update=fields).model_dump(mode="json", include=set(fields))
 
@@ -179,7 +181,7 @@ def _parse_outcome(record: Record, workload: Workload, runs_on: AcceleratorKind,
     run = Run(
         Cell(
             record.cell_id,
-            record.requested,
+            record.requested_configuration,
             cell.workload,
             cell.batch,
             cell.precision,

@@ -14,8 +14,8 @@ from campaign.plan.plan import format_lease_name
 from campaign.plan.selection import HOST_NAME, parse_host_expression
 from campaign.spec.cell import Cell
 from campaign.spec.record import RecordStore
-from campaign.spec.run_numbers import RunKey, composition_of
-from campaign.spec.superseded import RecordedHosts, list_set_aside, read_recorded_hosts, set_aside
+from campaign.spec.run_numbers import RunKey, get_composition_number
+from campaign.spec.superseded import RecordedHosts, list_superseded, read_recorded_hosts, supersede_records
 
 
 def find_matching_runs(campaign: Campaign, results: Results, expression: str) -> list[RunKey]:
@@ -27,7 +27,7 @@ def find_matching_runs(campaign: Campaign, results: Results, expression: str) ->
     matrix = expand_matrix(campaign, expression, hosts=RecordedHosts(store))
     holds = parse_host_expression(campaign, expression)
     recorded_runs: dict[str, list[int]] = {}
-    for cell_id, repetition in store.list_keys(implied=False):
+    for cell_id, repetition in store.list_keys(include_implied=False):
         recorded_runs.setdefault(cell_id, []).append(repetition)
     runs = [
         (cell.id, repetition)
@@ -44,7 +44,7 @@ def find_matching_runs(campaign: Campaign, results: Results, expression: str) ->
     cells = {cell.id: cell for cell in matrix.cells}
     selected_runs = [(cells[name], run) for name, run in runs if name in cells]
     for lease in sorted(
-        {format_lease_name(campaign.protocol, cell, composition_of(run)) for cell, run in selected_runs}
+        {format_lease_name(campaign.protocol, cell, get_composition_number(run)) for cell, run in selected_runs}
     ):
         if is_locked(results.measure_lock_file(lease)) or is_locked(results.driver_lock_file(lease)):
             raise ConfigError(
@@ -70,12 +70,12 @@ def _find_reference_runs(
     selected_runs, reference_runs = set(runs), []
     for reference, cells in cells_by_reference.items():
         recorded = {(cell.id, run) for cell in cells for run in recorded_runs.get(cell.id, ())}
-        kept_compositions = {composition_of(run) for _, run in recorded - selected_runs}
-        emptied_compositions = {composition_of(run) for _, run in recorded & selected_runs} - kept_compositions
+        kept_compositions = {get_composition_number(run) for _, run in recorded - selected_runs}
+        emptied_compositions = {get_composition_number(run) for _, run in recorded & selected_runs} - kept_compositions
         reference_runs += [
             (reference, run)
             for run in sorted(recorded_runs.get(reference, ()))
-            if composition_of(run) in emptied_compositions
+            if get_composition_number(run) in emptied_compositions
         ]
     return reference_runs
 
@@ -83,8 +83,8 @@ def _find_reference_runs(
 def move_records_for_redo(results: Results, expression: str, runs: Sequence[RunKey]) -> None:
     """Move the records of these runs into superseded/. An earlier interrupted move is completed first."""
     store = RecordStore(results.directory)
-    for earlier_move in list_set_aside(results.directory):
+    for earlier_move in list_superseded(results.directory):
         if earlier_move.where == expression:
-            earlier_move.complete(store)
+            earlier_move.move_remaining(store)
     if remaining := [run for run in runs if store.path(*run).exists()]:
-        set_aside(store, remaining, where=expression)
+        supersede_records(store, remaining, where=expression)

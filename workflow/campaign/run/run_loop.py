@@ -19,7 +19,7 @@ from campaign.common.processes.marked import kill_marked_processes
 from campaign.common.processes.signals import defer_ending_signals
 from campaign.emulators.hosts.emulation_plan import NOT_EMULATED
 from campaign.lease.campaign_leases import ObtainedComposition, Site, read_on_demand_composition
-from campaign.observe.links.lease_links import LinkStage, When, measurement_times
+from campaign.observe.links.lease_links import LinkStage, MeasurementTime, list_measurement_times
 from campaign.observe.telemetry.run_telemetry import Telemetry, TelemetrySummary
 from campaign.plan.campaign.workload_inputs import check_unedited, select_inputs
 from campaign.plan.lease_plans import build_lease_frontier, campaign_part_from_lease_plan
@@ -39,7 +39,7 @@ from campaign.spec.cell import Cell
 from campaign.spec.driver_messages import DriverRequest, DriverResult
 from campaign.spec.hardware import Composition
 from campaign.spec.lease_plan import read_lease_plan
-from campaign.spec.record import Failure, Record, RecordedCell, RecordStore, is_full
+from campaign.spec.record import Failure, Record, RecordedCell, RecordStore, is_disk_full
 from campaign.workloads.launcher import Launcher, StepLimits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Outcome, Run, RunStorage, StepEnd, Workload
@@ -49,9 +49,9 @@ _WRITE_RETRY_TIMEOUT_S = 60.0
 
 def invalidate_if_devices_idle(outcome: Outcome, samples: TelemetrySummary) -> Outcome:
     """Return the outcome of a run, changed to invalid if the telemetry shows that its devices did no work."""
-    if outcome.status != "ok" or not samples.unused:
+    if outcome.status != "ok" or not samples.unused_device_messages:
         return outcome
-    failure = Failure(reason="devices of the run did no work", evidence="; ".join(samples.unused))
+    failure = Failure(reason="devices of the run did no work", evidence="; ".join(samples.unused_device_messages))
     return replace(outcome, status="invalid", failure=failure)
 
 
@@ -96,8 +96,8 @@ class DriverSession:
         """Measure all missing runs of the lease on its composition, and write their records."""
         # A killed driver may have left processes that would disturb the measurement.
         kill_marked_processes(self.mark)
-        known_runs = read_recorded_runs(self.store, skip_implied=self.frontier.skip, cells=self.plan.work)
-        todo = order_runs(known_runs.list_missing_runs(self.plan.work), self.campaign.protocol, self.lease)
+        known_runs = read_recorded_runs(self.store, skip_implied=self.frontier.skip, cells=self.plan.work_cells)
+        todo = order_runs(known_runs.list_missing_runs(self.plan.work_cells), self.campaign.protocol, self.lease)
         remaining_runs = Counter(cell.id for cell, _ in todo)
         self.obtained = self.obtain_composition()
         self.obtained.require_held(self.journals)
@@ -167,14 +167,16 @@ class DriverSession:
                 raise LaunchError(f"{reason}; nothing was measured on {hosts}").with_log(finished_run.log)
         return finished_runs
 
-    def measure_links(self, launcher: Launcher, when: When, todo: Sequence[object]) -> tuple[str, tuple[str, ...]]:
+    def measure_links(
+        self, launcher: Launcher, when: MeasurementTime, todo: Sequence[object]
+    ) -> tuple[str, tuple[str, ...]]:
         """Measure the composition's links if the campaign requests it and they have not been measured yet.
 
         Returns:
             The hash of the links document and the flags for runs over these links; both empty if nothing was measured.
         """
         is_already_measured = self.campaign.protocol.links.compositions == "first" and self.plan.composition > 1
-        if is_already_measured or not todo or when not in measurement_times(self.campaign):
+        if is_already_measured or not todo or when not in list_measurement_times(self.campaign):
             return "", ()
         stage = LinkStage(
             self.campaign, self.results, self.store, self.obtained.use, self.obtained.composition, self.lease
@@ -201,7 +203,7 @@ class DriverSession:
         from campaign.slurm.run_on_hosts import place_on_hosts, read_allocation_hosts
         from campaign.slurm.verify_devices import verify_devices_of_hosts
 
-        if not system.pins_hosts:
+        if not system.are_hosts_pinned:
             composition_in_use = replace(
                 composition_in_use, composition=place_on_hosts(composition_in_use.composition, read_allocation_hosts())
             )
@@ -244,7 +246,7 @@ class DriverSession:
             )
             if is_first:
                 self.first_run.remove()
-        if outcome.status != "ok" and is_full(self.results.directory):
+        if outcome.status != "ok" and is_disk_full(self.results.directory):
             raise RecordError(
                 f"{self.results.directory}: the disk is full, so a run could not write its output; free some space, then run the "
                 "same command again (finished records are kept)"
@@ -264,11 +266,13 @@ class DriverSession:
             replace(composition, hosts=composition.hosts[:1]) if cell.reference else composition,
             self.work / "runs" / f"{cell.id}.{repetition}",
             self.campaign.device_model(cell.configuration).runs_on,
-            storage=RunStorage(Path(storage.path), system.storage_limit_gb_per_s(storage_kind)) if storage else None,
+            storage=RunStorage(Path(storage.path), system.get_storage_limit_gb_per_s(storage_kind))
+            if storage
+            else None,
             peak_tflops=self._find_peak_tflops(cell),
             launcher="slurm" if self.uses_slurm else "local",
             files={text: file.path for text, file in inputs.items()},
-            pace={} if emulation is None else emulation.paces(cell.precision),
+            pace={} if emulation is None else emulation.get_paces(cell.precision),
             workload_dir=self.campaign.workload_dirs.get(cell.workload, ""),
         )
 
@@ -413,7 +417,7 @@ class DriverSession:
             in_force=dict(outcome.in_force),
             links=self.links,
             software=self._store_software(cell) if step_result.codes else "",
-            telemetry=str(samples.written.relative_to(self.results.directory)) if samples.written else "",
+            telemetry=str(samples.samples_file.relative_to(self.results.directory)) if samples.samples_file else "",
             flags=tuple(flags),
             log=str(log.relative_to(self.results.directory)) if step_result.codes else "",
         )

@@ -20,7 +20,7 @@ from campaign.plan.campaign.workload_inputs import (
 )
 from campaign.plan.plan import Plan
 from campaign.run.environment import describe_environment, list_versions
-from campaign.spec.readings import all_readings
+from campaign.spec.readings import read_all_readings
 from campaign.spec.record import CAMPAIGN_SCHEMA, RecordStore, read_campaigns_as_used
 
 _SharedDocuments = Mapping[str, Mapping[str, Any]]
@@ -60,10 +60,10 @@ def _describe_changes(plan: Plan, store: RecordStore, shared_documents: _SharedD
         return
     cells_by_update: defaultdict[_Update, set[str]] = defaultdict(set)
     unread_runs: defaultdict[str, int] = defaultdict(int)
-    read_again = {run: batch.workloads for batch in all_readings(store.results) for run in batch.runs}
+    read_again = {run: batch.workloads for batch in read_all_readings(store.results) for run in batch.runs}
     local = _list_local_systems(campaign)
     cells = {cell.id: cell for _, cell in plan.cells}
-    for cell_id, run in sorted(key for key in store.list_keys(implied=False) if key[0] in cells):
+    for cell_id, run in sorted(key for key in store.list_keys(include_implied=False) if key[0] in cells):
         record, cell = read_json(store.path(cell_id, run)), cells[cell_id]
         update = updates.get(str(record.get("environment")))
         if update and cell.configuration.system in local:

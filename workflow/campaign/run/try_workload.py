@@ -279,7 +279,7 @@ def run_workload_once(
     campaign = _add_inputs(build_trial_campaign(workload, request, system), workload)
     cell = get_only_cell(campaign)
     file = workload.model
-    pace = system.emulation.paces(cell.precision) if system and system.emulation else None
+    pace = system.emulation.get_paces(cell.precision) if system and system.emulation else None
     with tempfile.TemporaryDirectory(prefix="campaign-run-") as scratch:
         run = build_trial_run(campaign, cell, Path(scratch), pace=pace)
         if objection := file.unsupported_reason(cell, run.runs_on):
@@ -371,7 +371,9 @@ def _read_with_parser(
     )
     log_hints: list[str] = []
     # The exit code was not saved, so only a failure that the log itself shows is reported.
-    cause = None if reading.status == "ok" else classify_failure(log_text, (1,), timed_out=False, killed_by_us=False)
+    cause = (
+        None if reading.status == "ok" else classify_failure(log_text, (1,), timed_out=False, killed_by_launcher=False)
+    )
     if cause and cause[0] != "crashed":
         log_hints.append(f"the log shows the reason: {cause[1].reason}: {cause[1].evidence}")
     if reading.status == "incomplete":

@@ -31,7 +31,7 @@ def is_outage(system: SystemFile, failed_hosts: Collection[str]) -> bool:
 
     The cause is then something that the hosts share, and not a fault of one host.
     """
-    return set(failed_hosts) >= {name for group in system.hosts for name in group.names()}
+    return set(failed_hosts) >= {name for group in system.hosts for name in group.list_names()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,9 @@ class ExcludedHosts:
         reasons_by_host = self.read_current()
         if not reasons_by_host:
             return ()
-        usable_hosts = tuple(name for group in system.hosts for name in group.names() if name not in reasons_by_host)
+        usable_hosts = tuple(
+            name for group in system.hosts for name in group.list_names() if name not in reasons_by_host
+        )
         if not usable_hosts:
             reasons = "; ".join(f"{host}: {reason}" for host, reason in reasons_by_host.items())
             raise FabricError(

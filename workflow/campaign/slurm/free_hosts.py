@@ -40,7 +40,7 @@ class FreeHosts:
     def is_needed(self) -> bool:
         """True if devices are attached before the job is submitted, and nothing else reserves the hosts for the job."""
         settings = self.system.slurm
-        return self.system.launcher == "slurm" and settings.strategy == "static" and self.system.pins_hosts
+        return self.system.launcher == "slurm" and settings.strategy == "static" and self.system.are_hosts_pinned
 
     def wait_until_free(
         self, hosts: Collection[str], count: int, is_acceptable: Callable[[tuple[str, ...]], bool] = lambda _: True
@@ -59,7 +59,7 @@ class FreeHosts:
             LaunchError: All hosts of the system have been down or drained for ten minutes, so no single host is at fault.
         """
         until_s = time.monotonic() + _OUTAGE_TIMEOUT_S
-        names = tuple(hosts) or tuple(name for group in self.system.hosts for name in group.names())
+        names = tuple(hosts) or tuple(name for group in self.system.hosts for name in group.list_names())
         last_message = ""
         rejected_hosts: tuple[str, ...] = ()
         while True:

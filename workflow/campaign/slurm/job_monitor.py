@@ -42,7 +42,7 @@ class JobMonitor:
     def check_driver(self, submission: Submission) -> DriverStatus:
         """Return the status of a driver, as the table of this module defines it."""
         job_id, state = submission.job_id, self.judge_job(submission)
-        words = f"job {job_id} {state.words}"
+        words = f"job {job_id} {state.description}"
         if state.done:
             return DriverStatus(True, words)
         if not state.alive:
@@ -52,7 +52,7 @@ class JobMonitor:
             # A failure of the hosts that the job ran on before is reported only once.
             failures = self._faults.select_failed(self._last_hosts.pop(job_id, ()))
             # Slurm starts the job on other hosts unless its hosts are pinned.
-            is_alive = not (failures and self._system.pins_hosts)
+            is_alive = not (failures and self._system.are_hosts_pinned)
             return DriverStatus(is_alive, words, failures, queued=not state.held)
         if state.state == "RUNNING":
             self._last_hosts[job_id] = state.hosts
@@ -68,12 +68,12 @@ class JobMonitor:
         state = judge_job_state(
             job_id,
             snapshot,
-            result_there=submission.result_file.exists(),
+            has_result=submission.result_file.exists(),
             submitted_s=job.submitted_s if job else 0.0,
             now_s=time.time(),
             latency_s=self._system.slurm.latency_s,
             first_missing_s=self._missing_since_s.get(job_id),
-            number_of_another=is_another,
+            id_is_reused=is_another,
         )
         self._missing_since_s[job_id] = state.missing_since_s
         return self._give_up_if_stuck(submission, state, snapshot.asked_s)
@@ -92,10 +92,8 @@ class JobMonitor:
         if not missing:
             self._stuck_since_s[job_id] = polled_s  # delays the next query of the hosts
             return state
-        words = (
-            f"cannot start, because hosts that it needs are down or drained ({', '.join(missing)}); it {state.words}"
-        )
-        return replace(state, alive=False, words=words)
+        words = f"cannot start, because hosts that it needs are down or drained ({', '.join(missing)}); it {state.description}"
+        return replace(state, alive=False, description=words)
 
     def _is_stuck_for_long(self, job_id: str, polled_s: float) -> bool:
         # A controller that has just restarted reports all hosts as down until they respond.

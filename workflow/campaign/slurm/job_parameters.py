@@ -21,7 +21,7 @@ from campaign.plan.missing_runs import read_recorded_runs
 from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.cut_short import FirstRunFile
 from campaign.slurm.excluded_hosts import ExcludedHosts
-from campaign.slurm.listed_hosts import TIME_LIMITS, parse_time_limit_min
+from campaign.slurm.listed_hosts import LIST_TIME_LIMITS_COMMAND, parse_time_limit_min
 from campaign.slurm.sbatch_options import build_sbatch_parameters
 from campaign.slurm.strategies import open_strategy
 from campaign.spec.driver_messages import DriverRequest
@@ -93,7 +93,7 @@ class JobParameters:
         known_runs = read_recorded_runs(
             RecordStore(self._results.directory), skip_implied=self._campaign.protocol.skip_implied
         )
-        missing = known_runs.list_missing_runs(plan.work)
+        missing = known_runs.list_missing_runs(plan.work_cells)
         longest_s = sum(cell.settings.time_limit_s for cell, _ in missing)
         # The forecast is ignored if a run has taken longer than predicted.
         is_outlasted = FirstRunFile(self._results.work_directory(request.lease)).was_cut_short()
@@ -123,7 +123,7 @@ class JobParameters:
         with files.hold_lock(path.with_suffix(".lock")):
             document = files.read_json(path)
             if not 0 <= time.time() - document.get("time_s", 0.0) < MAX_TIME_LIMITS_AGE_S:
-                document = {"time_s": time.time(), "answer": self._slurm(*TIME_LIMITS).out}
+                document = {"time_s": time.time(), "answer": self._slurm(*LIST_TIME_LIMITS_COMMAND).out}
                 files.write_json(path, document)
         return str(document["answer"])
 
@@ -139,7 +139,7 @@ class JobParameters:
 
 def list_pinned_hosts(system: SystemFile, request: DriverRequest) -> list[str]:
     """Return the hosts of the composition, or an empty list if Slurm chooses the hosts."""
-    if request.composition is None or not system.pins_hosts:
+    if request.composition is None or not system.are_hosts_pinned:
         return []
     return [host.name for host in Composition.from_document(request.composition).hosts]
 

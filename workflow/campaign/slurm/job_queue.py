@@ -14,6 +14,7 @@ from typing import Any
 
 from campaign.common import files
 from campaign.common.errors import CampaignError, ConfigError, LaunchError
+from campaign.common.wording import pluralize
 from campaign.plan.campaign.resolve import Campaign
 from campaign.slurm.job_parameters import JobParameters
 from campaign.slurm.job_submission import JobSubmissions, UnansweredSubmission
@@ -111,7 +112,9 @@ class JobQueue:
             return
         max_jobs = self._campaign.system.slurm.max_jobs
         if max_jobs is not None and self.count_jobs() >= max_jobs:
-            self._wait.start(f"the limit of {max_jobs} jobs is reached (slurm.max_jobs); waiting until some have ended")
+            self._wait.start(
+                f"the limit of {pluralize(max_jobs, 'job')} is reached (slurm.max_jobs); waiting until some have ended"
+            )
             return
         comment = self._parameters.build_comment(request, parameters)
         refusal = self._submissions.submit(self._make_driver(request), parameters, comment)
@@ -119,17 +122,17 @@ class JobQueue:
             return
         if refusal.kind not in _PASSING_REFUSALS:
             raise self._describe_refusal(refusal, request, parameters)
-        self._wait.start(refusal.words)
+        self._wait.start(refusal.message)
 
     def _describe_refusal(self, refusal: Refusal, request: DriverRequest, parameters: dict[str, Any]) -> CampaignError:
         """Return the error for a refusal: ConfigError for a mistake in the system file, otherwise LaunchError."""
         error_class: type[CampaignError] = LaunchError
-        message = f"sbatch refused {parameters['job_name']}: {refusal.words}"
+        message = f"sbatch refused {parameters['job_name']}: {refusal.message}"
         if refusal.kind == "mistake":
             error_class = ConfigError
             hosts = parameters.get("nodelist")
             request_text = f", which requests {hosts}" if hosts else ""
-            message = f"system {self._campaign.system.name}: slurm: {request.lease}{request_text}: {refusal.words}"
+            message = f"system {self._campaign.system.name}: slurm: {request.lease}{request_text}: {refusal.message}"
         return error_class(message + self._list_alternatives(refusal.key))
 
     def _list_alternatives(self, key: str) -> str:

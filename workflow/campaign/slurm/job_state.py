@@ -54,7 +54,7 @@ class JobState:
 
     alive: bool
     state: str
-    words: str
+    description: str
     hosts: tuple[str, ...] = ()
     done: bool = False
     stuck: bool = False
@@ -67,32 +67,32 @@ def judge_job_state(
     job_id: str,
     snapshot: QueueSnapshot,
     *,
-    result_there: bool,
+    has_result: bool,
     submitted_s: float,
     now_s: float,
     latency_s: float,
     first_missing_s: float | None,
-    number_of_another: bool = False,
+    id_is_reused: bool = False,
 ) -> JobState:
     """Judge the state of a job from a snapshot of the queue. All times are Unix seconds of this machine's clock.
 
     Args:
         job_id: id of the job.
         snapshot: snapshot of the queue.
-        result_there: True if the result file exists, checked after the snapshot was taken.
+        has_result: True if the result file exists, checked after the snapshot was taken.
         submitted_s: time of the submission.
         now_s: current time.
         latency_s: delay in seconds with which files may appear; an ended job may lack its result for that long.
         first_missing_s: `missing_since_s` of the last verdict, None at first.
-        number_of_another: True if the snapshot shows another job with this id.
+        id_is_reused: True if the snapshot shows another job with this id.
     """
     job = snapshot.jobs.get(job_id)
-    if result_there:
+    if has_result:
         return JobState(False, DONE, "is done", job.hosts if job else (), done=True)
     # If the clock was set back, the submission seems to be in the future. The snapshot is then used as it is.
     if snapshot.asked_s < submitted_s <= now_s:
         return JobState(True, SUBMITTED, "was submitted")
-    if number_of_another:
+    if id_is_reused:
         return JobState(False, LOST, "is lost: Slurm has given its id to another job, and it left no result")
     if job is not None and job.is_active and job.queued:
         return _judge_active(job, snapshot)
@@ -123,7 +123,7 @@ def _judge_active(job: SlurmJob, snapshot: QueueSnapshot) -> JobState:
     if snapshot.reachable:
         return verdict
     # The reason that kept the job from starting may no longer apply.
-    return replace(verdict, words=f"{verdict.words} (last known state: Slurm does not answer)", stuck=False)
+    return replace(verdict, description=f"{verdict.description} (last known state: Slurm does not answer)", stuck=False)
 
 
 def _judge_pending(job: SlurmJob) -> JobState:

@@ -29,8 +29,8 @@ from campaign.slurm.refusal import Refusal, parse_refusal
 from campaign.slurm.submitted_jobs import SubmittedJob
 from campaign.slurm.submitter import ReportingDriver, Submission, Submittable
 
-_SITE = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
-_SBATCH_S = 15.0  # An sbatch may still submit its job for this long after its caller was killed.
+_SITE_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
+_SBATCH_DELAY_S = 15.0  # An sbatch may still submit its job for this long after its caller was killed.
 
 
 class UnansweredSubmission(LaunchError):
@@ -84,7 +84,7 @@ class JobSubmissions:
         job = submitted_jobs.read_unanswered(self.results, lease)
         if job is None:
             return
-        time.sleep(max(0.0, min(_SBATCH_S, job.submitted_s + _SBATCH_S - time.time())))
+        time.sleep(max(0.0, min(_SBATCH_DELAY_S, job.submitted_s + _SBATCH_DELAY_S - time.time())))
         folder = Path(job.folder)
         job_id = self._find_job(folder)
         if job_id is None:
@@ -168,7 +168,7 @@ def without_personal_defaults() -> Iterator[None]:
         for name, value in os.environ.items()
         if name.startswith("SBATCH_")
         or name == "SLURM_HINT"
-        or (in_job and name.startswith("SLURM_") and name not in _SITE)
+        or (in_job and name.startswith("SLURM_") and name not in _SITE_VARIABLES)
     }
     for name in personal:
         del os.environ[name]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from campaign.slurm.parse import parse_duration_s, split_rows
 
-TIME_LIMITS = ("sinfo", "--noheader", "--format=%P|%l")
-LISTING = ("sinfo", "--Node", "--noheader", "--format=%N|%R|%T|%G|%f")
+LIST_TIME_LIMITS_COMMAND = ("sinfo", "--noheader", "--format=%P|%l")
+LIST_HOSTS_COMMAND = ("sinfo", "--Node", "--noheader", "--format=%N|%R|%T|%G|%f")
 
 
 @dataclass(frozen=True, slots=True)

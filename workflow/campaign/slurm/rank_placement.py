@@ -8,8 +8,8 @@ from typing import Any
 from campaign.common.errors import LaunchError
 from campaign.common.wording import pluralize
 from campaign.emulators.hosts.cluster_spec import Cluster
-from campaign.emulators.hosts.emulation_plan import NOT_CROSSED, describe_links, link_rates
-from campaign.emulators.hosts.topology import INTERFACE, device_namespace
+from campaign.emulators.hosts.emulation_plan import NOT_CROSSED, build_link_rates, describe_links
+from campaign.emulators.hosts.topology import HOST_INTERFACE, make_device_namespace
 from campaign.plan.used_devices import UsedDevices
 from campaign.slurm.srun_step import StepPlacement
 from campaign.spec.hardware import Composition
@@ -37,7 +37,7 @@ class SlurmPlacement:
             self.links = describe_links(cluster.spec.rates, "root")
         elif system.emulation is not None:
             reason = "the hosts of this Slurm cluster are not emulated; `campaign cluster up` starts a cluster on emulated hosts"
-            self.links = describe_links(link_rates(system.emulation, system.links), None, reason)
+            self.links = describe_links(build_link_rates(system.emulation, system.links), None, reason)
 
     @property
     def host_names(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class SlurmPlacement:
         if kind and kind.mask_per_rank:
             device_environments = self._used.mask_environments(step, kind, names_by_host, device_environments)
         is_single_place = len(set(places)) == 1
-        interface = {"GLOO_SOCKET_IFNAME": "lo" if is_single_place else INTERFACE} if self._cluster else {}
+        interface = {"GLOO_SOCKET_IFNAME": "lo" if is_single_place else HOST_INTERFACE} if self._cluster else {}
         return StepPlacement(
             _LOOPBACK if is_single_place else self._find_address(*places[0]),
             port,
@@ -102,13 +102,13 @@ class SlurmPlacement:
         if self._cluster is None:
             return ""
         if number >= local:
-            return device_namespace(host, "fabric", number - local)
-        return device_namespace(host, "local", number) if self._cluster.spec.rates.local_gb_per_s else ""
+            return make_device_namespace(host, "fabric", number - local)
+        return make_device_namespace(host, "local", number) if self._cluster.spec.rates.local_gb_per_s else ""
 
     def _build_prefix(self, host: str, port: str) -> tuple[str, ...]:
         assert self._cluster is not None
         try:
-            return self._cluster.port_prefix(port)
+            return self._cluster.build_port_prefix(port)
         except KeyError as error:
             raise LaunchError(
                 f"{host}: this host of the emulated cluster has no port {port}; start the cluster for this system with "

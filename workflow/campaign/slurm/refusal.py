@@ -72,7 +72,7 @@ class Refusal:
     """
 
     kind: RefusalKind
-    words: str
+    message: str
     key: str = ""
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from campaign.common.errors import ConfigError, LaunchError
 from campaign.common.processes.command import CompletedCommand, run_command
+from campaign.common.wording import pluralize
 from campaign.slurm.commands import SHOW_HIDDEN
 from campaign.slurm.parse import expand_hosts
 from campaign.spec.hardware import ComposedHost, Composition, Device
@@ -69,7 +70,7 @@ class HostAnswers:
     lines: Mapping[str, tuple[str, ...]]
     problem: str = ""
     failed: Mapping[str, str] = field(default_factory=dict)
-    words: str = ""
+    messages: str = ""
 
 
 def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -165,7 +166,7 @@ def merge_answers(answers: Iterable[HostAnswers]) -> HostAnswers:
         {host: lines for step in steps for host, lines in step.lines.items()},
         "; ".join(step.problem for step in steps if step.problem),
         {host: reason for step in steps for host, reason in step.failed.items()},
-        "".join(step.words for step in steps),
+        "".join(step.messages for step in steps),
     )
 
 
@@ -246,7 +247,7 @@ def parse_answers(hosts: Sequence[str], code: int, out: str, messages: str) -> H
             complete_hosts.add(host[:-1])
     complete_lines = {host: tuple(lines[host]) for host in hosts if host in complete_hosts}
     if len(complete_lines) == len(hosts):
-        return HostAnswers(complete_lines, words=messages)
+        return HostAnswers(complete_lines, messages=messages)
     problem = find_last_error(messages) or f"srun ended with exit code {code} and no message"
     # If no host answered and none is named, Slurm refused the step, and no host is at fault.
     silent_hosts = (
@@ -291,7 +292,7 @@ def place_on_hosts(composition: Composition, hosts: tuple[str, ...]) -> Composit
     hosts_by_name = {host.name: host for host in composition.hosts}
     if len(hosts) != len(hosts_by_name):
         raise LaunchError(
-            f"the allocation has {len(hosts)} hosts ({', '.join(hosts)}), but {len(hosts_by_name)} were requested"
+            f"the allocation has {pluralize(len(hosts), 'host')} ({', '.join(hosts)}), but {len(hosts_by_name)} were requested"
         )
     unmatched_hosts = iter([host for host in composition.hosts if host.name not in hosts])
     return Composition(

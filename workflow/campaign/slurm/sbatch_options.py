@@ -8,7 +8,7 @@ from typing import Any
 
 from campaign.plan.campaign.resolve_slurm_options import format_gres
 from campaign.spec.cell import Configuration
-from campaign.spec.system_file import SlurmOptions, SystemFile, plain_option
+from campaign.spec.system_file import SlurmOptions, SystemFile, normalize_option_name
 
 _WARNING_S = 60  # from Slurm's warning to the time limit of an allocation
 
@@ -54,14 +54,16 @@ def build_sbatch_parameters(
         parameters["gres"] = gres
     if options.memory_gib:
         parameters["mem"] = f"{math.ceil(options.memory_gib * 1024)}M"
-    elif system.slurm.exclusive and not any(plain_option(name).startswith("mem_per_") for name in options.additional):
+    elif system.slurm.exclusive and not any(
+        normalize_option_name(name).startswith("mem_per_") for name in options.additional
+    ):
         parameters["mem"] = "0"  # all memory of the host
     # In a short allocation the warning comes later, because the driver could not measure anything before it otherwise.
     warning_s = min(_WARNING_S, 60 * parameters["time"] // 4)
     # `B:` sends the signal to the batch script alone, which is the driver. Steps must not get it.
     additional: dict[str, Any] = {"signal": f"B:USR2@{warning_s}", "requeue": True}
     for name, value in {**options.additional, **(further or {})}.items():
-        option = plain_option(name)
+        option = normalize_option_name(name)
         if value is False:  # sbatch has no negated options, so the option is left out.
             parameters.pop(option, None)
             additional.pop(option, None)

@@ -19,10 +19,10 @@ from campaign.spec.system_file import SlurmOptions
 
 Visibility = Literal["seen", "unseen", "read_only", "no_python", "unknown"]
 
-_IMMEDIATE_S = 10  # longest wait for the allocation, because the check must not wait in the queue
-_STEP_S = 30.0
+_ALLOCATION_TIMEOUT_S = 10  # longest wait for the allocation, because the check must not wait in the queue
+_STEP_TIMEOUT_S = 30.0
 _MAX_DELAY_S = 15
-_SITE = ("SLURM_CONF", "SLURM_CLUSTERS")
+_SITE_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS")
 _VIEWS: dict[str, Visibility] = {view: view for view in ("seen", "unseen", "read_only", "no_python")}
 # The answer contains the token, an argument of the script, to distinguish it from a site's banners.
 _SCRIPT = """waited=0
@@ -88,17 +88,26 @@ def check_from_host(
     }
     wait_s = min(int(latency_s), _MAX_DELAY_S)
     argv = ["srun", *(f"--{name}={value}" for name, value in srun_options.items())]
-    argv += [f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--mem=64M", "--time=1", f"--immediate={_IMMEDIATE_S}"]
+    argv += [
+        f"--nodelist={host}",
+        "--nodes=1",
+        "--ntasks=1",
+        "--mem=64M",
+        "--time=1",
+        f"--immediate={_ALLOCATION_TIMEOUT_S}",
+    ]
     argv += [f"--job-name={job_name}", "--chdir=/", "--input=none", "/bin/sh", "-c", _SCRIPT, "sh"]
     argv += [str(directory), token, sys.executable, str(wait_s)]
     # Without these variables, srun starts a new job even inside a job, and personal defaults do not change the request.
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _SITE}
+    plain = {
+        name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _SITE_VARIABLES
+    }
     path, started_s, ticks_s = directory / token, time.time(), time.monotonic()
     try:
         path.write_text(token, encoding="utf-8")
-        answer = run_command(argv, _IMMEDIATE_S + wait_s + _STEP_S, {**plain, **SHOW_HIDDEN})
+        answer = run_command(argv, _ALLOCATION_TIMEOUT_S + wait_s + _STEP_TIMEOUT_S, {**plain, **SHOW_HIDDEN})
         if answer.code == TIMEOUT_EXIT_CODE:
-            run_command(["scancel", "--me", f"--name={job_name}"], _STEP_S)
+            run_command(["scancel", "--me", f"--name={job_name}"], _STEP_TIMEOUT_S)
     except OSError as error:
         return DirectoryView("unknown", f"{error.filename or 'srun'}: {error.strerror or error}")
     finally:

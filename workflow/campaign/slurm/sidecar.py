@@ -22,7 +22,7 @@ def run_slurm_sidecar(
     environment: Mapping[str, str],
     directory: Path,
     *,
-    looks_at_devices: bool,
+    sees_devices: bool,
 ) -> Iterator[tuple[str, ...]]:
     """Run an auxiliary process on every host of the allocation, as a step that shares resources with the steps of runs.
 
@@ -31,11 +31,11 @@ def run_slurm_sidecar(
         hosts: hosts of the allocation.
         environment: environment of srun.
         directory: directory for the logs.
-        looks_at_devices: True if the processes see all devices of the job; runs can use them at the same time.
+        sees_devices: True if the processes see all devices of the job; runs can use them at the same time.
     """
     step = directory / "step"
     try:
-        words = build_sidecar_argv(argv, hosts, directory, step, looks_at_devices=looks_at_devices)
+        words = build_sidecar_argv(argv, hosts, directory, step, sees_devices=sees_devices)
         srun = start_process(words, environment, subprocess.DEVNULL, ends_with_parent=True)
     except (OSError, subprocess.SubprocessError):
         yield ()
@@ -47,7 +47,7 @@ def run_slurm_sidecar(
 
 
 def build_sidecar_argv(
-    argv: Sequence[str], hosts: Sequence[str], directory: Path, step: Path, *, looks_at_devices: bool
+    argv: Sequence[str], hosts: Sequence[str], directory: Path, step: Path, *, sees_devices: bool
 ) -> list[str]:
     """Build the srun command of the auxiliary processes.
 
@@ -56,14 +56,14 @@ def build_sidecar_argv(
         hosts: hosts of the allocation.
         directory: directory for the logs.
         step: file to which the id of the step is written.
-        looks_at_devices: True if the processes see all devices of the job.
+        sees_devices: True if the processes see all devices of the job.
     """
     words = " ".join(_insert_host(word) for word in argv)
     script = f'echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >{shlex.quote(str(step))}; exec {words}'
     output = f"{str(directory).replace('%', '%%')}/%N.log"
     # The process is not bound to a core, so that it does not take the core of a rank. The kernel schedules it where there is time.
     options = ["--mem=0", "--cpu-bind=none", "--job-name=sidecar", f"--output={output}"]
-    if not looks_at_devices:
+    if not sees_devices:
         options.append("--gres=none")
     return [*build_srun_prefix(dict.fromkeys(hosts, 1)), *options, "/bin/sh", "-c", script]
 

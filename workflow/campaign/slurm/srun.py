@@ -121,9 +121,7 @@ class SrunLauncher:
 
     def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
         looks = bool(self._settings.gres) and not self._hosts.on_cpu
-        return run_slurm_sidecar(
-            argv, self._hosts.host_names, self._build_environment(), directory, looks_at_devices=looks
-        )
+        return run_slurm_sidecar(argv, self._hosts.host_names, self._build_environment(), directory, sees_devices=looks)
 
     def _build_environment(self, additions: Mapping[str, str] | None = None) -> dict[str, str]:
         return {

@@ -35,7 +35,7 @@ _READ_CLOCKS_SCRIPT = """look() {
 }
 """
 # All these lines are in the file after the end of srun. Before, they may be late on a shared file system.
-_STARTS = """here={directory}/rank.$rank
+_START_SCRIPT = """here={directory}/rank.$rank
 echo "started $SLURM_JOB_ID.$SLURM_STEP_ID $SLURMD_NODENAME" >"$here"
 if ! command -v {program} >/dev/null; then
   echo missing >>"$here"
@@ -43,11 +43,11 @@ if ! command -v {program} >/dev/null; then
 fi
 look before
 """
-_ENDS = """look after
+_END_SCRIPT = """look after
 echo "ended $code" >>"$here"
 exit $code
 """
-_SWEEP = """for round in 1 2 3 4 5 6 7 8 9; do
+_SWEEP_SCRIPT = """for round in 1 2 3 4 5 6 7 8 9; do
   left=$(grep -lsF -- {needle} /proc/[0-9]*/environ)
   test -n "$left" || break
   for file in $left; do
@@ -98,7 +98,7 @@ class StepPlacement:
 
 def build_sweep_script(marker: str, rank: str = "") -> str:
     """Build shell lines that kill every process of a run, or of one rank (`$rank#`), on their host."""
-    return _SWEEP.replace("{needle}", f"{shlex.quote(f'{RANK_MARK}={marker}#')}{rank}")
+    return _SWEEP_SCRIPT.replace("{needle}", f"{shlex.quote(f'{RANK_MARK}={marker}#')}{rank}")
 
 
 def build_rank_script(
@@ -130,12 +130,12 @@ def build_rank_script(
     }:
         text += "".join(f"{line}\n" for line in _case_lines(_prepend_commands(prefixes)))
         program = '"$1"'
-    text += _READ_CLOCKS_SCRIPT + _STARTS.replace("{directory}", quoted_directory).replace("{program}", program)
+    text += _READ_CLOCKS_SCRIPT + _START_SCRIPT.replace("{directory}", quoted_directory).replace("{program}", program)
     # A subshell keeps these variables out of the environment of the later commands.
     text += "(\n" + "".join(f"{line}\n" for line in _program_lines(step, placement, marker, reaper)) + ")\ncode=$?\n"
     if reaper:
         text += build_sweep_script(marker, '"$rank#"')
-    return text + _ENDS
+    return text + _END_SCRIPT
 
 
 def _placement_lines(step: Step, placement: StepPlacement) -> Iterator[str]:

@@ -126,7 +126,7 @@ class DriverStatus:
     """
 
     alive: bool
-    words: str = ""
+    description: str = ""
     failed_hosts: dict[str, str] = field(default_factory=dict)
     queued: bool = False
 
@@ -140,7 +140,7 @@ class Submitter(Protocol):
 
     poll_interval_s: float
     """Seconds between two checks of a driver."""
-    outlives: bool
+    drivers_survive: bool
     """True if a driver continues without the process that waits for it."""
     latency_s: float
     """Delay in seconds with which the records of a driver may appear on this machine."""

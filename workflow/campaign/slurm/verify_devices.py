@@ -49,7 +49,7 @@ class DeviceMismatchError(HostFailed):
         self, message: str, hosts: Mapping[str, str] | None = None, missing_devices: Sequence[Device] = ()
     ) -> None:
         super().__init__(message, hosts)
-        self.lost = tuple(missing_devices)
+        self.missing_devices = tuple(missing_devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class DeviceVerification:
 
     hosts: Mapping[str, tuple[DetectedDevice, ...]]
     problems: Mapping[str, str]
-    lost: tuple[Device, ...] = ()
+    missing_devices: tuple[Device, ...] = ()
 
 
 def verify_devices_of_hosts(system: SystemFile, composition: Composition, directory: Path) -> DeviceVerification:
@@ -97,7 +97,7 @@ def verify_devices_of_hosts(system: SystemFile, composition: Composition, direct
         )
     make_directory(directory)
     lines_to_write = [f"{host}: {line}\n" for host, lines in answers.lines.items() for line in lines]
-    (directory / "devices.txt").write_text("".join(lines_to_write) + answers.words, encoding="utf-8")
+    (directory / "devices.txt").write_text("".join(lines_to_write) + answers.messages, encoding="utf-8")
     if answers.failed:
         problem_text = "; ".join(f"{host}: {reason}" for host, reason in answers.failed.items())
         raise HostFailed(f"the devices of a host could not be queried: {problem_text}", answers.failed)
@@ -110,7 +110,7 @@ def verify_devices_of_hosts(system: SystemFile, composition: Composition, direct
             f"the devices differ from the composition: {problem_text}. Nothing was measured; check the output of `scontrol show "
             f"node` and how Slurm learns of devices (slurm.strategy: {system.slurm.strategy})",
             verification.problems,
-            verification.lost,
+            verification.missing_devices,
         )
     return verification
 
@@ -238,7 +238,7 @@ def list_physical_devices(host: ComposedHost) -> tuple[Device, ...]:
     devices: dict[str, Device] = {}
     for device in host.devices:
         if device.launch is None or device.local:
-            devices.setdefault(device.physical, device)
+            devices.setdefault(device.physical_id, device)
     return tuple(devices.values())
 
 

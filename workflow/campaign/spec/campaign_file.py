@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from campaign.common.accelerators import AcceleratorKind
 from campaign.common.paths import SCRIPTS
 from campaign.spec.cell import Attach, Scalar, Storage
-from campaign.spec.fields import AxisName, Count, FileModel, Label, Many, Name, Precision, as_typed
+from campaign.spec.fields import AxisName, Count, FileModel, Label, Name, OneOrMore, Precision, check_label_spelling
 from campaign.spec.metric import Better, Scaling
 
 
@@ -19,25 +19,25 @@ class Shape(FileModel):
     name: Name | None = None
     """Name of the configuration, for a single shape without lists. Default: a name made from the shape, such as `2x2-fabric`. If
     the campaign has several systems and `system` does not name one, the name begins with that of the system: `grace-2x2-local`."""
-    system: Many[Name] | None = None
+    system: OneOrMore[Name] | None = None
     """Systems that the shape is for, if the campaign has several. Default: every system with enough devices. The plan lists the
     systems that are left out."""
-    hosts: Many[Count] = (1,)
+    hosts: OneOrMore[Count] = (1,)
     """Number of hosts. All hosts have the same devices."""
-    devices_per_host: Many[Count] = (1,)
+    devices_per_host: OneOrMore[Count] = (1,)
     """Number of devices attached to each host."""
-    devices_used: Many[Count | Literal["all"]] = ("all",)
+    devices_used: OneOrMore[Count | Literal["all"]] = ("all",)
     """Number of devices per host that a run uses. A number below `devices_per_host` measures a part of each host; local devices are
     used first."""
-    device: Many[Name] | None = None
+    device: OneOrMore[Name] | None = None
     """Device model. Default: the model of the system, if it has only one."""
-    attach: Many[Attach] = ("local",)
+    attach: OneOrMore[Attach] = ("local",)
     """Attachment of the devices. `local`: devices built into the hosts; `fabric`: devices from the pool; `hybrid`: both.
     `fabric-p2p` and `hybrid-p2p` turn on peer-to-peer transfers between the pooled devices of a host through the fabric. Without
     `-p2p`, these are turned off, if the control plane can set this."""
-    local_devices_per_host: Many[Annotated[int, Field(ge=0, le=4096)]] | None = None
+    local_devices_per_host: OneOrMore[Annotated[int, Field(ge=0, le=4096)]] | None = None
     """Number of the `devices_per_host` that are built into the host, with `hybrid` or `hybrid-p2p`. Default: half of them."""
-    storage: Many[Storage] = ("local",)
+    storage: OneOrMore[Storage] = ("local",)
     """Storage that runs use. `local`: the disk of the host; `nvme`: an NVMe drive built into the host; `fabric-nvme`: a drive
     attached from the pool."""
     zip: tuple[tuple[str, ...], ...] = ()
@@ -47,24 +47,24 @@ class Shape(FileModel):
 class Axes(FileModel):
     """Axes of the matrix. Every combination of the listed values is a cell."""
 
-    configuration: Many[Name] | None = None
+    configuration: OneOrMore[Name] | None = None
     """Names of the configurations to measure. Default: all declared configurations."""
-    workload: Many[Name]
+    workload: OneOrMore[Name]
     """Names of workload files."""
-    batch: Many[Count] = (1,)
+    batch: OneOrMore[Count] = (1,)
     """Samples per device and step. The global batch is this number times the number of ranks. Cells of services have batch 1."""
-    precision: Many[Precision] = ("fp32",)
+    precision: OneOrMore[Precision] = ("fp32",)
     """Number format of the arithmetic."""
-    options: dict[AxisName, Many[Scalar]] = Field(default_factory=dict)
+    options: dict[AxisName, OneOrMore[Scalar]] = Field(default_factory=dict)
     """Further axes. Each must be an option of every workload in the campaign."""
 
 
 class AxesOverride(FileModel):
     """Axis values that replace those of the campaign."""
 
-    batch: Many[Count] | None = None
+    batch: OneOrMore[Count] | None = None
     """Batches for these cells."""
-    precision: Many[Precision] | None = None
+    precision: OneOrMore[Precision] | None = None
     """Precisions for these cells."""
 
 
@@ -117,7 +117,7 @@ class LinkMeasurement(FileModel):
     campaign has a `train` workload, because the stage needs PyTorch; otherwise off."""
     compositions: Literal["first", "all"] = "first"
     """Compositions of a configuration whose links are measured: the first one or all. The stage takes as long as several runs."""
-    sizes_bytes: Many[Annotated[int, Field(ge=8, le=2**30)]] | None = None
+    sizes_bytes: OneOrMore[Annotated[int, Field(ge=8, le=2**30)]] | None = None
     """Message sizes in bytes, each rounded down to whole fp32 numbers. The smallest size gives the latency, the largest the
     bandwidth. Default: 8 B, 4 KiB, 64 KiB, 1 MiB, 16 MiB and 64 MiB, and 256 MiB as well between GPUs."""
     repeats: Annotated[int, Field(ge=3, le=1000)] = 5
@@ -126,13 +126,13 @@ class LinkMeasurement(FileModel):
     """Untimed warm-up repeats per message size."""
     budget_s: Annotated[float, Field(gt=0)] = 30.0
     """Time limit of the stage in seconds. Sizes that do not fit into it are left out and reported."""
-    tools: Many[Literal["torch", "p2pBandwidthLatencyTest", "nvbandwidth", "nccl-tests", "osu"]] = ("torch",)
+    tools: OneOrMore[Literal["torch", "p2pBandwidthLatencyTest", "nvbandwidth", "nccl-tests", "osu"]] = ("torch",)
     """Benchmark programs: the built-in `torch`, or programs installed on the hosts. Missing programs are reported."""
     tolerance_pct: Annotated[float, Field(gt=0, lt=100)] = 25.0
     """Tolerance in percent. A link that is slower than expected for its type by more than this is flagged in every record of the
     composition."""
 
-    def sizes_on(self, runs_on: AcceleratorKind) -> tuple[int, ...]:
+    def get_message_sizes(self, runs_on: AcceleratorKind) -> tuple[int, ...]:
         """Return the message sizes in bytes for this kind of device."""
         # CPU caches are smaller than 64 MiB. GPUs need larger messages to reach their full bandwidth.
         return self.sizes_bytes or (8, 4096, 65536, 2**20, 2**24, 2**26, *([] if runs_on == "cpu" else [2**28]))
@@ -182,7 +182,7 @@ class Requirement(FileModel):
     """Predicate that selects cells of the workload, such as `device == 'a100-40gb'`. Default: all its cells."""
 
     @model_validator(mode="after")
-    def _one_limit(self) -> Requirement:
+    def _check_limits(self) -> Requirement:
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError("either 'at_least' or 'at_most' is required, and not both")
         return self
@@ -234,7 +234,7 @@ class Protocol(FileModel):
     isolation: Literal["machine", "host", "none"] | None = None
     """Leases that may be measured at the same time. `machine`: one; `host`: leases on different hosts; `none`: as many as the pool
     allows. Default: `machine` if the system launches locally or is emulated, otherwise `host`. With `host`, training at the `pace`
-    of an emulated system runs side by side with two ranks per core, and each run reports the pace that it lost
+    of an emulated system runs side by side with three ranks per core, and each run reports the pace that it lost
     (`pace_lost_pct`)."""
     time_limit_s: Annotated[float, Field(gt=0)] = 900.0
     """Time limit of a run in seconds. A run that takes longer is stopped and recorded as `time_limit`."""
@@ -288,14 +288,16 @@ class ReportLayout(FileModel):
     """Figures that are left out of the report."""
 
     @model_validator(mode="after")
-    def _names_figures(self) -> ReportLayout:
-        known = sorted(path.stem for path in (SCRIPTS / "figures").glob("[a-z]*.py"))
+    def _check_figure_names(self) -> ReportLayout:
+        figure_names = sorted(path.stem for path in (SCRIPTS / "figures").glob("[a-z]*.py"))
         for key, names in (("open", self.open), ("hide", self.hide)):
             for name in names:
-                if name.replace("-", "_") not in known:
-                    raise ValueError(f"'{key}' has an unknown figure '{name}'; there are: {', '.join(known)}")
-        if both := set(self.open) & set(self.hide):
-            raise ValueError(f"'open' and 'hide' both have {', '.join(sorted(both))}; remove it from one of them")
+                if name.replace("-", "_") not in figure_names:
+                    raise ValueError(f"'{key}' has an unknown figure '{name}'; there are: {', '.join(figure_names)}")
+        if repeated_names := set(self.open) & set(self.hide):
+            raise ValueError(
+                f"'open' and 'hide' both have {', '.join(sorted(repeated_names))}; remove it from one of them"
+            )
         return self
 
 
@@ -315,7 +317,7 @@ class CampaignFile(FileModel):
     systems: tuple[Name, ...] = ()
     """Names of several system files, instead of `system`, such as `[faster, grace]`. Each shape is measured on every system with
     enough devices. Configurations of two systems with equal numbers of devices are compared."""
-    version: Annotated[Label, BeforeValidator(as_typed)] | None = None
+    version: Annotated[Label, BeforeValidator(check_label_spelling)] | None = None
     """Label of the installed driver, firmware or libraries, such as `driver-580`. It cannot be a decimal number. The label is part
     of every cell's identity: a new label measures all cells again and keeps the earlier runs. `--config version=LABEL` sets it for
     one invocation, and `none` removes it. Default: no label."""
@@ -345,7 +347,7 @@ class CampaignFile(FileModel):
     """True in files written by `campaign import`: the records come from logs, and nothing is measured."""
 
     @model_validator(mode="after")
-    def _named_systems(self) -> CampaignFile:
+    def _check_systems(self) -> CampaignFile:
         if self.version == NO_VERSION:
             raise ValueError(f"'version: {NO_VERSION}' means that there is no label; remove the key")
         if self.system and self.systems:

@@ -82,17 +82,17 @@ class Configuration:
         """Number of devices that a run uses on all hosts, with one rank each."""
         return self.hosts * self.devices_used
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Describe the configuration, such as '2 hosts with 2 local + 2 fabric a100 each, 2 used, fabric-nvme'."""
         p2p = ", peer-to-peer through the fabric" if self.p2p else ""
         storage = "" if self.storage == "local" else f", {self.storage}"
         kinds = {"local": self.local_devices_per_host, "fabric": self.fabric_devices_per_host}
         parts = " + ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
-        used = "" if self.devices_used == self.devices_per_host else f", {self.devices_used} used"
-        host, each = ("1 host", "") if self.hosts == 1 else (f"{self.hosts} hosts", " each")
-        return f"{host} with {parts} {self.device}{each}{used}{p2p}{storage}"
+        usage = "" if self.devices_used == self.devices_per_host else f", {self.devices_used} used"
+        host, per_host = ("1 host", "") if self.hosts == 1 else (f"{self.hosts} hosts", " each")
+        return f"{host} with {parts} {self.device}{per_host}{usage}{p2p}{storage}"
 
-    def first_device(self) -> Configuration:
+    def with_first_device(self) -> Configuration:
         """Return the configuration reduced to its first device, with the same name."""
         local = min(1, self.local_devices_per_host)
         attach: Attach = "local" if local else "fabric"

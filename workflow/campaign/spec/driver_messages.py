@@ -20,7 +20,7 @@ from campaign.common.errors import (
 )
 from campaign.common.paths import Results
 
-_ERRORS = {
+_ERROR_CLASSES = {
     each.__name__: each
     for each in (CampaignError, ConfigError, FabricError, HostFailed, LaunchError, RecordError, ArchiveError)
 }
@@ -63,10 +63,10 @@ class DriverRequest:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Parse a request from its document. Raises ValueError if the document is invalid."""
-        return cast(Self, _REQUEST.validate_python(document))
+        return cast(Self, _REQUEST_ADAPTER.validate_python(document))
 
 
-_REQUEST = TypeAdapter(DriverRequest)
+_REQUEST_ADAPTER = TypeAdapter(DriverRequest)
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,14 @@ class _Error:
 
     @classmethod
     def from_error(cls, error: CampaignError) -> _Error:
-        kind = next(error_class.__name__ for error_class in type(error).__mro__ if error_class.__name__ in _ERRORS)
+        kind = next(
+            error_class.__name__ for error_class in type(error).__mro__ if error_class.__name__ in _ERROR_CLASSES
+        )
         return cls(kind, str(error), error.hosts if isinstance(error, HostFailed) else {})
 
     def to_error(self) -> CampaignError:
         """Return the exception that was recorded. Raises ValueError if its kind is unknown."""
-        if (kind := _ERRORS.get(self.kind)) is None:
+        if (kind := _ERROR_CLASSES.get(self.kind)) is None:
             raise ValueError(f"unknown kind of error {self.kind!r}")
         return HostFailed(self.message, self.hosts) if kind is HostFailed else kind(self.message)
 
@@ -99,7 +101,7 @@ class _ResultDocument:
     began_s: float | None = None
 
 
-_RESULT = TypeAdapter(_ResultDocument)
+_RESULT_ADAPTER = TypeAdapter(_ResultDocument)
 
 
 @dataclass
@@ -125,5 +127,5 @@ class DriverResult:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Parse a result from its document. Raises ValueError if the document is invalid."""
-        result = _RESULT.validate_python(document)
+        result = _RESULT_ADAPTER.validate_python(document)
         return cls(result.measured, result.use, result.error.to_error() if result.error else None, result.began_s)

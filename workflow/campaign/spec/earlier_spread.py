@@ -35,7 +35,7 @@ class EarlierSpread:
     per_run: float
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         return all(map(math.isfinite, (self.variance, self.freedom, self.per_run))) and self.freedom > 0
 
 
@@ -43,7 +43,7 @@ def parse_spreads(rows: Any) -> tuple[EarlierSpread, ...]:
     """Parse spreads from JSON. Returns none of them if a row is damaged, which only makes conclusions more cautious."""
     try:
         all_spreads = tuple(EarlierSpread(**row) for row in rows)
-        return tuple(spread for spread in all_spreads if spread.usable)
+        return tuple(spread for spread in all_spreads if spread.is_usable)
     except TypeError:
         return ()
 

@@ -22,7 +22,7 @@ MAX_DEPTH = 40
 
 _Term = Callable[[Mapping[str, Any]], Any]
 
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -64,7 +64,8 @@ class Expression:
                 else "compare numbers with numbers, and quoted strings with strings"
             )
             raise ConfigError(
-                f"{self.where}: '{_short(self.text)}' cannot be evaluated{' for ' if values else ''}{values}: {error}; {remedy}"
+                f"{self.where}: '{_shorten_text(self.text)}' cannot be "
+                f"evaluated{' for ' if values else ''}{values}: {error}; {remedy}"
             ) from error
 
 
@@ -85,22 +86,22 @@ def parse_expression(text: str, allowed_names: Collection[str], where: str = "ex
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = getattr(error, "msg", None) or str(error) or "nested too deeply"
         raise ConfigError(
-            f"{where}: '{_short(text)}' is not a valid expression ({reason}); write for example "
+            f"{where}: '{_shorten_text(text)}' is not a valid expression ({reason}); write for example "
             "\"workload == 'bert-large' and batch >= 8\""
         ) from error
     names: set[str] = set()
-    term = _translate(tree.body, text, allowed_names, where, names, 0)
+    term = _translate_node(tree.body, text, allowed_names, where, names, 0)
     return Expression(text, frozenset(names), where, term)
 
 
-def _translate(
+def _translate_node(
     node: ast.expr, text: str, allowed_names: Collection[str], where: str, names: set[str], depth: int
 ) -> _Term:
     if depth > MAX_DEPTH:
-        raise ConfigError(f"{where}: '{_short(text)}' is nested deeper than {MAX_DEPTH} levels")
+        raise ConfigError(f"{where}: '{_shorten_text(text)}' is nested deeper than {MAX_DEPTH} levels")
 
     def term(child: ast.expr) -> _Term:
-        return _translate(child, text, allowed_names, where, names, depth + 1)
+        return _translate_node(child, text, allowed_names, where, names, depth + 1)
 
     match node:
         case ast.Constant(value=str() | int() | float() | bool()):
@@ -131,30 +132,31 @@ def _translate(
             return lambda axes: -inner(axes)
         case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _ARITHMETIC:
             calculate, first, second = _ARITHMETIC[type(operation)], term(left), term(right)
-            return lambda axes: _number(calculate, first(axes), second(axes))
+            return lambda axes: _calculate_numbers(calculate, first(axes), second(axes))
         case ast.Compare(left=left, ops=operations, comparators=comparators) if all(
-            type(o) in _COMPARE for o in operations
+            type(o) in _COMPARISONS for o in operations
         ):
             terms = [term(left), *(term(item) for item in comparators)]
-            tests = [_COMPARE[type(operation)] for operation in operations]
-            return lambda axes: _chain(tests, [item(axes) for item in terms])
-    what = ast.get_source_segment(text.strip(), node) or text
+            tests = [_COMPARISONS[type(operation)] for operation in operations]
+            return lambda axes: _compare_chain(tests, [item(axes) for item in terms])
+    source_text = ast.get_source_segment(text.strip(), node) or text
     raise ConfigError(
-        f"{where}: '{_short(what)}' is not allowed in an expression; allowed are axis names, numbers, quoted strings, lists, "
+        f"{where}: '{_shorten_text(source_text)}' is not allowed in an "
+        "expression; allowed are axis names, numbers, quoted strings, lists, "
         "comparisons, 'in', 'and', 'or', 'not' and + - * / % //"
     )
 
 
-def _short(text: str) -> str:
+def _shorten_text(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _number(calculate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+def _calculate_numbers(calculate: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
     # Only numbers are allowed, because 'a' * 10**9 would exhaust the memory, and '%' would format a string.
-    if not isinstance(left, int | float) or not isinstance(right, int | float):
-        raise TypeError(f"arithmetic needs numbers, not {left!r} and {right!r}")
-    return calculate(left, right)
+    if not isinstance(first, int | float) or not isinstance(second, int | float):
+        raise TypeError(f"arithmetic needs numbers, not {first!r} and {second!r}")
+    return calculate(first, second)
 
 
-def _chain(tests: list[Callable[[Any, Any], Any]], values: list[Any]) -> bool:
-    return all(test(left, right) for test, left, right in zip(tests, values, values[1:], strict=False))
+def _compare_chain(tests: list[Callable[[Any, Any], Any]], values: list[Any]) -> bool:
+    return all(test(first, second) for test, first, second in zip(tests, values, values[1:], strict=False))

@@ -49,14 +49,14 @@ Label = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=64)]
 Count = Annotated[int, Field(ge=1, le=4096)]
 
 
-def as_typed(label: object) -> object:
+def check_label_spelling(label: object) -> object:
     """Return a label unchanged. Raises ValueError if YAML reads it as a number or boolean, whose spelling may change."""
     text = str(label)
-    retyped = text.lower() in ("true", "false")
+    is_respelled = text.lower() in ("true", "false")
     with suppress(ValueError):
         float(text)
-        retyped = re.fullmatch("0|[1-9][0-9]*", text) is None
-    if retyped:
+        is_respelled = re.fullmatch("0|[1-9][0-9]*", text) is None
+    if is_respelled:
         raise ValueError(
             f"YAML reads '{text}' as a number or boolean, whose spelling may change (580.10 becomes 580.1); "
             "add letters, such as driver-580.10"
@@ -106,10 +106,10 @@ class FileModel(ClosedModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
 
-def as_list(value: Any) -> Any:
+def to_tuple(value: Any) -> Any:
     """Return a list as a tuple, and any other value as a tuple with this value."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 _T = TypeVar("_T")
-Many = Annotated[tuple[_T, ...], Field(min_length=1), BeforeValidator(as_list)]
+OneOrMore = Annotated[tuple[_T, ...], Field(min_length=1), BeforeValidator(to_tuple)]

@@ -24,7 +24,7 @@ _MOMENTARY_FIELDS = ("holder", "state", "attached_to", "others", "called", "mova
 """Fields of a device that may change at any time. They are not stored in records."""
 
 
-def describe_use(kind: str) -> str:
+def get_device_noun(kind: str) -> str:
     """Return the noun for a device of this kind in a composition, such as 'drive' or 'device'."""
     return {STORAGE_KIND: "drive", NETWORK_KIND: "network card"}.get(kind, "device")
 
@@ -51,7 +51,7 @@ class Link:
         return self.width < self.width_max or self.gen < self.gen_max
 
     @property
-    def shortfall(self) -> str:
+    def description(self) -> str:
         """Description of the current and the maximum width and generation."""
         return f"link x{self.width} gen {self.gen}, x{self.width_max} gen {self.gen_max} possible"
 
@@ -92,17 +92,17 @@ class Device:
     movable: bool = False
 
     @property
-    def computes(self) -> bool:
+    def can_compute(self) -> bool:
         """True if runs can compute on the device. False for drives and network cards."""
-        return self.use == "device"
+        return self.noun == "device"
 
     @property
-    def use(self) -> str:
+    def noun(self) -> str:
         """Noun for the device in a composition."""
-        return describe_use(self.kind)
+        return get_device_noun(self.kind)
 
     @property
-    def physical(self) -> str:
+    def physical_id(self) -> str:
         """Name of the physical device, also for a part of it."""
         return self.launch.device if self.launch else self.fabric_id
 
@@ -177,7 +177,7 @@ class ComposedHost:
     p2p: bool | None = None
 
     @property
-    def in_order(self) -> tuple[Device, ...]:
+    def ordered_devices(self) -> tuple[Device, ...]:
         """Devices in the order in which runs use them, local devices first."""
         return tuple(sorted(self.devices, key=lambda device: not device.local))
 
@@ -274,7 +274,9 @@ class Composition:
             f"{device.fabric_id}: health {device.health}" for device in self.devices if device.health != "ok"
         )
         device_links = [(device, device.link) for device in self.devices if device.link is not None]
-        mismatches.extend(f"{device.fabric_id}: {link.shortfall}" for device, link in device_links if link.is_degraded)
+        mismatches.extend(
+            f"{device.fabric_id}: {link.description}" for device, link in device_links if link.is_degraded
+        )
         for device, link in device_links:
             # The link is as good as both ends allow, but worse than the site expects of the model.
             width, gen = (links or {}).get(device.model, (0, 0))
@@ -284,7 +286,7 @@ class Composition:
         return tuple(mismatches)
 
 
-POOL = "pool"
+DEFAULT_DRAWER = "pool"
 """Drawer of devices whose entry in the system file has none."""
 
 
@@ -305,7 +307,7 @@ def list_pool_devices(pool: Iterable[PoolSpec]) -> tuple[Device, ...]:
     devices: list[Device] = []
     slots: Counter[str] = Counter()
     for spec in pool:
-        drawer = spec.drawer or POOL
+        drawer = spec.drawer or DEFAULT_DRAWER
         for _ in range(spec.count):
             slots[drawer] += 1
             location = f"{drawer}/slot{slots[drawer]}"

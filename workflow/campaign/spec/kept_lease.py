@@ -7,28 +7,28 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 
-class _Open(BaseModel):
+class _OpenModel(BaseModel):
     # Unknown keys, which later versions may add, are kept without validation.
     model_config = ConfigDict(extra="allow")
 
 
-class _KeptDevice(_Open):
+class _KeptDevice(_OpenModel):
     model: str | None = None
     kind: str | None = None
     local: bool | None = None
 
 
-class _KeptHost(_Open):
+class _KeptHost(_OpenModel):
     name: str
     devices: tuple[_KeptDevice, ...] = ()
     storage: tuple[Any, ...] = ()
 
 
-class _KeptComposition(_Open):
+class _KeptComposition(_OpenModel):
     hosts: tuple[_KeptHost, ...] = ()
 
 
-class KeptLease(_Open):
+class KeptLease(_OpenModel):
     """Document of one use of a lease. Times are Unix seconds, or None if the lease did not reach that state."""
 
     lease_id: str
@@ -50,7 +50,7 @@ class KeptLease(_Open):
     mismatches: tuple[Any, ...] = ()
 
 
-def checked_lease(document: Any) -> dict[str, Any]:
+def validate_lease(document: Any) -> dict[str, Any]:
     """Return the document unchanged. Raises ValueError if it is not a valid lease document."""
     KeptLease.model_validate(document)
     return dict(document)

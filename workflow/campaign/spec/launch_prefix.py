@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-NAMES: Mapping[str, str] = {
+TEMPLATE_NAMES: Mapping[str, str] = {
     "devices": "number of devices that the process uses",
     "fraction": "part of each device, as a decimal number such as 0.25",
     "percent": "part of each device in percent, such as 25",
-    "memory_mib": "`memory_mib` of the entry",
+    "memory_mib": "`read_memory_mib` of the entry",
     "ids": "ids of its devices, joined by commas and without duplicates",
     "servers": "locations of its devices (its own host, or drawers of the pool), joined by commas",
     "host": "host of the process",
@@ -125,9 +125,10 @@ def parse_names(text: str) -> Iterator[str]:
     """Yield the names in the braces of a template. Raises ValueError if the template is invalid or has an unknown name."""
     for _, name in _split_template(text):
         if name is not None:
-            if name not in NAMES:
+            if name not in TEMPLATE_NAMES:
                 raise ValueError(
-                    f"'{{{name}}}' is not a known name; there are: {', '.join(NAMES)} (write {{{{ and }}}} for literal braces)"
+                    f"'{{{name}}}' is not a known name; there are: "
+                    f"{', '.join(TEMPLATE_NAMES)} (write {{{{ and }}}} for literal braces)"
                 )
             yield name
 

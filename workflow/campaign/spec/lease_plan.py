@@ -20,7 +20,7 @@ from campaign.spec.fields import ClosedModel, VersionedModel
 SCHEMA: Literal["lease-plan/1"] = "lease-plan/1"
 HASHED_PARTS = ("system", "configuration", "workload")
 """Parts of a cell's specification that many cells share. The specification contains their hashes."""
-_AGAIN = "write it again with 'campaign plan --write'"
+_REWRITE_HINT = "write it again with 'campaign plan --write'"
 
 
 class LeaseCharge(ClosedModel):
@@ -95,7 +95,8 @@ class PlannedCell(ClosedModel):
     """Key that is equal for cells that differ only in their batch. It is used in `batches` and for the files in limits/."""
 
 
-def _without_layout(given: object) -> object:
+def remove_layout(given: object) -> object:
+    """Return a document without the layout number that earlier versions wrote."""
     return drop_layout(given) if isinstance(given, dict) else given
 
 
@@ -108,7 +109,7 @@ class LeasePlan(ClosedModel):
     """Name of the campaign."""
     lease: str
     """Name of the lease."""
-    configuration: Annotated[Configuration, BeforeValidator(_without_layout)]
+    configuration: Annotated[Configuration, BeforeValidator(remove_layout)]
     """Hardware to compose."""
     composition: int = 1
     """Number of the composition of this configuration, from 1."""
@@ -139,20 +140,20 @@ class LeasePlan(ClosedModel):
     @property
     def digest(self) -> str:
         """Hash of the measurements and their settings, without the forecast."""
-        return document_digest(self.lease, self.run_set, self.slurm, self.campaign_hash)
+        return compute_digest(self.lease, self.run_set, self.slurm, self.campaign_hash)
 
     @property
-    def is_of_several_systems(self) -> bool:
+    def has_several_systems(self) -> bool:
         """True if the campaign is measured on several systems."""
         return "systems" in self.campaign_as_used
 
     @cached_property
-    def work(self) -> tuple[Cell, ...]:
+    def work_cells(self) -> tuple[Cell, ...]:
         """Cells of the lease as `Cell` objects."""
         return tuple(
             Cell(
                 c.id,
-                self.configuration.first_device() if c.reference else self.configuration,
+                self.configuration.with_first_device() if c.reference else self.configuration,
                 c.workload,
                 c.batch,
                 c.precision,
@@ -164,19 +165,19 @@ class LeasePlan(ClosedModel):
         )
 
     @cached_property
-    def _by_id(self) -> dict[str, PlannedCell]:
+    def _cell_by_id(self) -> dict[str, PlannedCell]:
         return {cell.id: cell for cell in self.cells}
 
     def specification(self, cell: Cell) -> dict[str, Any]:
         """Return the full specification of a cell, from which its id is computed."""
-        hashed = self._by_id[cell.id].specification
+        hashed = self._cell_by_id[cell.id].specification
         return {**hashed, **{part: self.parts[hashed[part]] for part in HASHED_PARTS}}
 
     def memory_key(self, cell: Cell) -> str:
         """Return the key that a cell shares with cells that differ only in their batch."""
-        return self._by_id[cell.id].memory_key
+        return self._cell_by_id[cell.id].memory_key
 
-    def text(self, campaigns: dict[str, str] | None = None) -> str:
+    def format_text(self, campaigns: dict[str, str] | None = None) -> str:
         """Return the content of the file with its checksum, one key per line.
 
         Args:
@@ -188,12 +189,12 @@ class LeasePlan(ClosedModel):
         document = self.model_dump(mode="json", exclude={"campaign_as_used", "checksum"})
         parts = {name: dump_canonical_json(part) for name, part in document.items()}
         parts["campaign_as_used"] = as_used[self.campaign_hash]
-        whole = ",".join(f'"{name}":{parts[name]}' for name in sorted(parts))
-        parts["checksum"] = f'"{hash_text("{" + whole + "}")}"'
+        body = ",".join(f'"{name}":{parts[name]}' for name in sorted(parts))
+        parts["checksum"] = f'"{hash_text("{" + body + "}")}"'
         return "{\n" + ",\n".join(f'"{name}":{part}' for name, part in parts.items()) + "\n}\n"
 
 
-def document_digest(lease: str, run_set: str, slurm: dict[str, Any], campaign_hash: str) -> str:
+def compute_digest(lease: str, run_set: str, slurm: dict[str, Any], campaign_hash: str) -> str:
     """Return the hash described at `LeasePlan.digest`."""
     return hash_document([lease, run_set, slurm, campaign_hash], 12)
 
@@ -207,21 +208,22 @@ def read_lease_plan(path: Path) -> LeasePlan:
             f"{path}: cannot be read ({error.strerror}); 'campaign plan --write' writes the plans of all leases"
         ) from error
     except ValueError as error:
-        raise ConfigError(f"{path}: is not valid JSON ({error}); {_AGAIN}") from error
+        raise ConfigError(f"{path}: is not valid JSON ({error}); {_REWRITE_HINT}") from error
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version != SCHEMA:
         raise ConfigError(
-            f"{path}: schema_version is {version!r} instead of '{SCHEMA}'; give a file in plan/leases/, or {_AGAIN}"
+            f"{path}: schema_version is {version!r} instead of '{SCHEMA}'; give a file in plan/leases/, or {_REWRITE_HINT}"
         )
-    if document.get("checksum") != _checksum(document):
+    if document.get("checksum") != _compute_checksum(document):
         raise ConfigError(
-            f"{path}: was edited or is incomplete (its checksum does not match); edit the campaign file instead, then {_AGAIN}"
+            f"{path}: was edited or is incomplete (its checksum does not "
+            f"match); edit the campaign file instead, then {_REWRITE_HINT}"
         )
     try:
         return LeasePlan.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {format_first_error(error, 'the file')}; {_AGAIN}") from error
+        raise ConfigError(f"{path}: {format_first_error(error, 'the file')}; {_REWRITE_HINT}") from error
 
 
-def _checksum(document: dict[str, Any]) -> str:
+def _compute_checksum(document: dict[str, Any]) -> str:
     return hash_document({name: value for name, value in document.items() if name != "checksum"})

@@ -81,7 +81,7 @@ class Metric:
     scaling: Scaling | None = field(default=None, compare=False)
 
     @property
-    def higher(self) -> bool:
+    def is_higher_better(self) -> bool:
         """True if higher values are better."""
         return self.better == "higher"
 
@@ -93,22 +93,22 @@ class Metric:
         return (stem.removesuffix(_find_unit_suffix(self.name)) + statistic).replace("_", " ")
 
     @property
-    def axis(self) -> str:
+    def axis_label(self) -> str:
         """Label of an axis, such as 'latency (µs)'."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
     @property
     def heading(self) -> str:
         """Heading of a table column."""
-        return "Samples/s" if self == THROUGHPUT else self.axis[:1].upper() + self.axis[1:]
+        return "Samples/s" if self == THROUGHPUT else self.axis_label[:1].upper() + self.axis_label[1:]
 
     @property
-    def performance(self) -> str:
+    def performance_name(self) -> str:
         """Name of the quantity that ratios of cells compare, of which more is better."""
-        return self.label if self.higher else f"1/{self.label}"
+        return self.label if self.is_higher_better else f"1/{self.label}"
 
     @property
-    def scales(self) -> bool:
+    def has_efficiency(self) -> bool:
         """True if the metric has an efficiency and an ideal line when the number of devices changes."""
         return self.scaling not in (None, "none")
 
@@ -118,14 +118,14 @@ class Metric:
         return self.scaling in ("rate_per_device", "time_per_device_work")
 
     @property
-    def total_performance(self) -> str:
+    def total_performance_name(self) -> str:
         """Name of the quantity that speed-ups on more devices compare."""
         if self.scaling == "time_per_device_work":
             return "work per second"
-        return f"total {self.label}" if self.scaling == "rate_per_device" else self.performance
+        return f"total {self.label}" if self.scaling == "rate_per_device" else self.performance_name
 
     @property
-    def suffix(self) -> str:
+    def unit_suffix(self) -> str:
         """Unit at the end of the name, as in column names. Empty if the name has no unit."""
         return _find_unit_suffix(self.name).removeprefix("_")
 
@@ -135,8 +135,8 @@ class Metric:
 
     def document(self) -> dict[str, Any]:
         """Return the metric as a document."""
-        declared = {} if self.scaling == _find_scaling(self.name) else {"scaling": self.scaling}
-        return {"name": self.name, "label": self.label, "unit": self.unit, "better": self.better, **declared}
+        declared_scaling = {} if self.scaling == _find_scaling(self.name) else {"scaling": self.scaling}
+        return {"name": self.name, "label": self.label, "unit": self.unit, "better": self.better, **declared_scaling}
 
 
 THROUGHPUT = Metric("throughput_per_s", "samples/s", "higher", "total_rate")
@@ -175,7 +175,7 @@ def read_primary_metric(context: Mapping[str, Any]) -> Metric:
     return from_document(context.get("campaign", {}).get("metric") or {})
 
 
-def unit_words(name: str) -> str | None:
+def get_unit_words(name: str) -> str | None:
     """Return the unit of a metric in words, by the end of its name, or None if the name has no unit."""
     return _UNITS[suffix][1] if (suffix := _find_unit_suffix(name)) else None
 

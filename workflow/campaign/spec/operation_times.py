@@ -99,10 +99,10 @@ class OperationTimes:
     def select_seconds(self, operation: Operation, device: str = "", box: str = "", answer: str = "") -> list[float]:
         """Return the durations (s) of the operations that match all filters that are not empty."""
         return [
-            timed.seconds
+            operation_time.seconds
             for session in self.sessions
-            for timed in session.operations
-            if timed.matches(operation, device, box, answer)
+            for operation_time in session.operations
+            if operation_time.matches(operation, device, box, answer)
         ]
 
     def quantile(self, share: float, operation: Operation, device: str = "", answer: str = "") -> float | None:
@@ -133,11 +133,11 @@ class OperationTimes:
         """Return the recording as if every reading were repeated after a pause, for fabrics whose state is read twice."""
         extra_s = pause_s + (self.quantile(0.5, "inventory") or 0.0)
 
-        def lengthen(each: OperationTime) -> OperationTime:
+        def lengthen_reading(each: OperationTime) -> OperationTime:
             reading = each.operation in ("inventory", "read_back")
             return replace(each, seconds=each.seconds + extra_s) if reading else each
 
-        return self._map_operations(lengthen)
+        return self._map_operations(lengthen_reading)
 
     def drop_device_kinds(self) -> OperationTimes:
         """Return the recording without device kinds, so that its times apply to devices of every kind."""
@@ -188,14 +188,14 @@ def from_document(document: Any, where: str = "operation times") -> OperationTim
 
 
 def _parse_operations(rows: Iterable[Sequence[Any]]) -> tuple[OperationTime, ...]:
-    found = []
+    operations = []
     for operation, device, box, answer, seconds, group in rows:
         if operation not in OPERATIONS or not 0 <= float(seconds) < math.inf:
             raise ValueError(
                 f"operation {operation!r} with {seconds} s is invalid; operations are: {', '.join(OPERATIONS)}"
             )
-        found.append(OperationTime(operation, str(device), str(box), str(answer), float(seconds), int(group)))
-    return tuple(found)
+        operations.append(OperationTime(operation, str(device), str(box), str(answer), float(seconds), int(group)))
+    return tuple(operations)
 
 
 def read_times(path: Path) -> OperationTimes:

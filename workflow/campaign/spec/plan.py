@@ -187,14 +187,14 @@ class PlanDocument(VersionedModel):
     """Leases in the order in which they are measured."""
 
 
-_AGAIN = "write it again with 'campaign plan --write'"
+_REWRITE_HINT = "write it again with 'campaign plan --write'"
 
 
-def plan_json(path: Path) -> dict[str, Any]:
+def read_plan_document(path: Path) -> dict[str, Any]:
     """Return the document of a plan, of this version or an earlier one. Raises RecordError if the file is not a plan."""
-    document = require_json(path, _AGAIN)
+    document = require_json(path, _REWRITE_HINT)
     if document.get("schema_version") != PLAN_SCHEMA or "campaign_hash" not in document:
-        raise RecordError(f"{path}: is not a plan ({PLAN_SCHEMA}) of this version; {_AGAIN}")
+        raise RecordError(f"{path}: is not a plan ({PLAN_SCHEMA}) of this version; {_REWRITE_HINT}")
     return document
 
 
@@ -208,4 +208,4 @@ def parse_plan(path: Path, document: dict[str, Any]) -> PlanDocument:
     try:
         return PlanDocument.model_validate(document)
     except ValidationError as error:
-        raise RecordError(f"{path}: {format_first_error(error, 'the file')}; {_AGAIN}") from error
+        raise RecordError(f"{path}: {format_first_error(error, 'the file')}; {_REWRITE_HINT}") from error

@@ -43,14 +43,14 @@ Compute = Literal[
 Bounds = tuple[float | None, float | None]
 
 
-def _in_order(bounds: Bounds) -> Bounds:
+def _check_bounds(bounds: Bounds) -> Bounds:
     low, high = bounds
     if low is not None and high is not None and low > high:
         raise ValueError(f"the interval [{low:g}, {high:g}] has a lower bound above its upper bound; exchange them")
     return bounds
 
 
-ClaimInterval = Annotated[Bounds, AfterValidator(_in_order)]
+ClaimInterval = Annotated[Bounds, AfterValidator(_check_bounds)]
 
 
 class Publication(ClosedModel):
@@ -155,7 +155,7 @@ class Claim(ClosedModel):
     """Reason why no campaign can measure the claim, instead of `here`."""
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Claim:
+    def _check_comparison(self) -> Claim:
         if (self.here is None) != bool(self.not_here):
             raise ValueError("either `here` or `not_here` is required, and not both")
         return self
@@ -194,21 +194,21 @@ class ReferenceSet(ClosedModel):
     """Configurations, workloads, software and hardware as the document describes them, for readers."""
 
     @model_validator(mode="after")
-    def _whole(self) -> ReferenceSet:
+    def _check_references(self) -> ReferenceSet:
         ids = [claim.id for claim in self.claims]
-        if twice := sorted({name for name in ids if ids.count(name) > 1}):
-            raise ValueError(f"the ids of claims must be unique; duplicates: {', '.join(twice)}")
-        named = {name for check in self.checks for name in (*check.over, check.within)}
-        if unknown := sorted(named.difference(ids)):
+        if duplicates := sorted({name for name in ids if ids.count(name) > 1}):
+            raise ValueError(f"the ids of claims must be unique; duplicates: {', '.join(duplicates)}")
+        check_claim_names = {name for check in self.checks for name in (*check.over, check.within)}
+        if unknown := sorted(check_claim_names.difference(ids)):
             raise ValueError(f"'checks' refers to unknown claims: {', '.join(unknown)}")
         for claim in self.claims:
             if claim.here is not None:
-                self._check(claim.id, claim.here)
+                self._check_mapping(claim.id, claim.here)
         if unknown := sorted(self.way.keys() - self.axes):
             raise ValueError(f"'way' has unknown axes: {', '.join(unknown)}; there are: {', '.join(sorted(self.axes))}")
         return self
 
-    def _check(self, name: str, mapping: CampaignMapping) -> None:
+    def _check_mapping(self, name: str, mapping: CampaignMapping) -> None:
         """Raise ValueError if a mapping has an unknown model, an unknown axis or an invalid expression."""
         if unknown := sorted({*mapping.models, *mapping.against_models}.difference(self.models)):
             raise ValueError(f"{name}: unknown models: {', '.join(unknown)}; add them to 'models' of the set")
@@ -276,7 +276,7 @@ def load_set(reference: str, directory: Path | None = None, place: str = "") -> 
     return from_document(source.data, str(path), source.format_location)
 
 
-def _place(name: str, location: tuple[str | int, ...], place: Callable[..., str] | None) -> str:
+def _format_problem_location(name: str, location: tuple[str | int, ...], place: Callable[..., str] | None) -> str:
     return place(*location, name="set") if place else f"{name}: {'.'.join(map(str, location)) or 'set'}"
 
 
@@ -313,7 +313,7 @@ def from_document(document: Mapping[str, object], name: str, place: Callable[...
         if not isinstance(error, ValidationError):
             raise ConfigError(f"{name}: not a valid set of published claims ({error})") from error
         problems = [
-            f"{_place(name, problem['loc'], place)}: {problem['msg'].removeprefix('Value error, ')}"
+            f"{_format_problem_location(name, problem['loc'], place)}: {problem['msg'].removeprefix('Value error, ')}"
             for problem in error.errors(include_url=False)[:10]
         ]
         raise ConfigError("\n".join(problems)) from error

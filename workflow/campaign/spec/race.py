@@ -79,7 +79,7 @@ class RaceDocument(ClosedModel):
     """Configurations that have left every race, in the order in which they were dropped."""
 
     @property
-    def decided(self) -> bool:
+    def is_decided(self) -> bool:
         """True if a best configuration was found for every workload."""
         return bool(self.workloads) and all(each.best for each in self.workloads)
 

@@ -19,7 +19,7 @@ from campaign.common.files import read_bytes, write_once
 from campaign.common.paths import Results
 from campaign.spec.fields import ClosedModel
 
-READ_AGAIN = "log read again"
+REREAD_FLAG = "log read again"
 """Flag of a run whose values come from a later reading of its log."""
 RecordKey = Literal["status", "failure", "throughput_per_s", "step_times_s", "window_s", "metrics", "flags"]
 """Keys of a record that a reading can replace."""
@@ -53,12 +53,12 @@ class Readings(ClosedModel):
     runs: Annotated[dict[str, Reading], Field(description="Values that were read, by `<cell id>.<repetition>`.")]
 
     @property
-    def when(self) -> str:
+    def formatted_time(self) -> str:
         """Time of the reading as text, such as '2026-11-24 01:30 UTC'."""
         return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.made))
 
 
-def keep(results: Path, readings: Readings) -> Path:
+def write_readings(results: Path, readings: Readings) -> Path:
     """Write readings to a new file and return its path.
 
     Its name contains a hash of the content, so that files from different archives do not have the same name.
@@ -70,23 +70,23 @@ def keep(results: Path, readings: Readings) -> Path:
     return path
 
 
-def all_readings(results: Path) -> list[Readings]:
+def read_all_readings(results: Path) -> list[Readings]:
     """Return all readings, the oldest first. Raises ConfigError if a file cannot be read."""
     paths = sorted(Results.from_directory(results).log_readings.glob("*.json"))
-    return sorted(map(_read, paths), key=lambda readings: readings.made)
+    return sorted(map(_read_file, paths), key=lambda readings: readings.made)
 
 
-def _read(path: Path) -> Readings:
+def _read_file(path: Path) -> Readings:
     try:
         return Readings.model_validate_json(read_bytes(path))
     except (OSError, ValidationError) as error:
-        why = format_first_error(error, "the file") if isinstance(error, ValidationError) else error.strerror
+        reason = format_first_error(error, "the file") if isinstance(error, ValidationError) else error.strerror
         raise ConfigError(
-            f"{path}: cannot be read ({why}); restore it from an archive, or delete it and read the logs again with "
+            f"{path}: cannot be read ({reason}); restore it from an archive, or delete it and read the logs again with "
             "'campaign parse'"
         ) from error
 
 
-def newest_readings(results: Path) -> Mapping[tuple[str, float], Reading]:
+def select_newest_readings(results: Path) -> Mapping[tuple[str, float], Reading]:
     """Return the newest reading of each run, by `<cell id>.<repetition>` and start of the run."""
-    return {(run, each.started): each for readings in all_readings(results) for run, each in readings.runs.items()}
+    return {(run, each.started): each for readings in read_all_readings(results) for run, each in readings.runs.items()}

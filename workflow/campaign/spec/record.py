@@ -28,10 +28,10 @@ from campaign.common.files import hash_document, read_bytes, read_json, require_
 from campaign.common.paths import Results
 from campaign.spec.cell import Attach, Cell, Configuration, Scalar, Storage
 from campaign.spec.fields import ClosedModel
-from campaign.spec.readings import Reading, newest_readings
+from campaign.spec.readings import Reading, select_newest_readings
 
 SCHEMA = "record/1"
-IMPORTED = "imported"
+IMPORTED_FLAG = "imported"
 """Flag of a record that was imported from a log of another program."""
 IMPORTED_LEASE_PREFIX = "imported-"
 """Prefix of the last part of the lease id of an imported record, if the map of the import names no lease."""
@@ -202,7 +202,7 @@ class Record(ClosedModel):
 
     @field_validator("specification")
     @classmethod
-    def _of_parts(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def _check_parts(cls, given: dict[str, Any]) -> dict[str, Any]:
         for part in ("system", "configuration"):
             if not isinstance(given.get(part) or {}, dict):
                 raise ValueError(f"'{part}' is not an object")
@@ -213,7 +213,7 @@ class Record(ClosedModel):
         return self.cell_id, self.repetition
 
     @property
-    def requested(self) -> Configuration:
+    def requested_configuration(self) -> Configuration:
         """Requested configuration of the cell."""
         c = self.cell
         numbers = c.hosts, c.devices_per_host, c.local_devices_per_host, c.devices_used
@@ -227,7 +227,7 @@ class Record(ClosedModel):
         return str((self.specification.get("system") or {}).get("name", ""))
 
 
-def is_full(directory: Path) -> bool:
+def is_disk_full(directory: Path) -> bool:
     """Return True if the file system is so full that output of programs may be lost."""
     return shutil.disk_usage(directory).free < _MIN_FREE_BYTES
 
@@ -245,11 +245,11 @@ class RecordStore:
         """Return the path of the record of a run. An implied record has another path."""
         return self.records / f"{cell_id[:2]}/{cell_id}.{repetition}.json"
 
-    def list_keys(self, *, implied: bool = True, cells: Collection[str] | None = None) -> set[tuple[str, int]]:
+    def list_keys(self, *, include_implied: bool = True, cells: Collection[str] | None = None) -> set[tuple[str, int]]:
         """Return the keys of all records, as derived from the file names.
 
         Args:
-            implied: include implied records, whose runs were not started.
+            include_implied: include implied records, whose runs were not started.
             cells: ids of the cells to list. None means all cells.
         """
         keys: set[tuple[str, int]] = set()
@@ -257,14 +257,14 @@ class RecordStore:
         if not self.records.is_dir():
             return keys
         try:
-            for shard in _names_in(self.records) if cells is None else {cell_id[:2] for cell_id in cells}:
-                for name in _names_in(self.records / shard):
+            for shard in _list_names(self.records) if cells is None else {cell_id[:2] for cell_id in cells}:
+                for name in _list_names(self.records / shard):
                     match = _NAME.fullmatch(name)
                     if match is None or match[1][:2] != shard or (cells is not None and match[1] not in cells):
                         continue
                     if match[3] is None:
                         keys.add((match[1], int(match[2])))
-                    elif implied:
+                    elif include_implied:
                         implied_keys.append(((match[1], int(match[2])), (match[3], int(match[4]))))
         except OSError as error:
             raise RecordError(f"{error.filename}: cannot be listed ({error.strerror}); fix its permissions") from error
@@ -274,10 +274,10 @@ class RecordStore:
         )
         return keys | {key for key, evidence in implied_keys if evidence in existing_keys}
 
-    def has_record(self, cell_id: str, repetition: int, *, implied: bool = True) -> bool:
+    def has_record(self, cell_id: str, repetition: int, *, include_implied: bool = True) -> bool:
         """Return True if a run has a record."""
         return self.path(cell_id, repetition).exists() or (
-            implied and self._find_implied(cell_id, repetition) is not None
+            include_implied and self._find_implied(cell_id, repetition) is not None
         )
 
     def list_started(self, cell_id: str) -> list[int]:
@@ -316,7 +316,7 @@ class RecordStore:
         """Write a record with its checksum. An existing record is left alone."""
         path = self.path(*record.key).with_name(_format_file_name(record))
         body = record.model_dump_json(exclude={"checksum"}).encode().removesuffix(b"}")
-        write_once(path, body + b',"checksum":"%s"}\n' % _checksum(body))
+        write_once(path, body + b',"checksum":"%s"}\n' % _compute_checksum(body))
 
     def read_latest(self, cell_id: str, repetition: int) -> Record:
         """Read the record of a run, also an implied one, and apply the newest reading of its log.
@@ -347,7 +347,7 @@ class RecordStore:
 
     @cached_property
     def _readings(self) -> Mapping[tuple[str, float], Reading]:
-        return newest_readings(self.results)
+        return select_newest_readings(self.results)
 
     def find_damaged(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
         """Return the problems of the damaged ones among these records, by key."""
@@ -359,7 +359,7 @@ class RecordStore:
                 problems[key] = str(error)
         return problems
 
-    def forget_implied_by(self, cell_id: str, repetition: int) -> None:
+    def delete_implied_records(self, cell_id: str, repetition: int) -> None:
         """Delete the implied records that depend on a run, because its outcome has changed."""
         for path in self.records.glob(f"*/*.implied-by.{cell_id}.{repetition}.json"):
             path.unlink(missing_ok=True)
@@ -404,7 +404,7 @@ def _unreadable_error(path: str, error: OSError) -> RecordError:
 def _parse_record(path: str, content: bytes) -> Record:
     """Parse and check the content of a record file."""
     if match := _CHECKSUM.search(content):
-        if _checksum(content[: match.start()]) != match[1]:
+        if _compute_checksum(content[: match.start()]) != match[1]:
             raise RecordError(
                 f"{path}: was changed after it was written (checksum mismatch); move it away to measure the run again"
             )
@@ -421,11 +421,11 @@ def _parse_record(path: str, content: bytes) -> Record:
     return record
 
 
-def _checksum(body: bytes) -> bytes:
+def _compute_checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).hexdigest()[:20].encode()
 
 
-def _names_in(directory: Path) -> list[str]:
+def _list_names(directory: Path) -> list[str]:
     """Return the names in a directory. The list is empty if it does not exist or is not a directory."""
     try:
         return [entry.name for entry in os.scandir(directory)]
@@ -439,27 +439,27 @@ def _format_file_name(record: Record) -> str:
 
 
 CAMPAIGN_SCHEMA = "campaign-as-used/1"
-IN_ARCHIVE = "campaign.json"
+ARCHIVE_PATH = "campaign.json"
 """Path of the campaign as used in an archive."""
 
 
-def read_campaigns_as_used(directory: Path, *, every: bool = False) -> Iterator[dict[str, Any]]:
+def read_campaigns_as_used(directory: Path, *, include_all: bool = False) -> Iterator[dict[str, Any]]:
     """Yield the campaigns as used in a results directory: that of the plan, then that of an archive extracted there.
 
     If there is neither, the campaigns of the records follow, the newest first.
 
     Args:
         directory: results directory.
-        every: yield the campaigns of the records in any case.
+        include_all: yield the campaigns of the records in any case.
     """
     results, needs_recorded = Results.from_directory(directory), True
     if name := read_json(results.plan_file).get("campaign_hash"):
         with suppress(RecordError):
             yield RecordStore(directory).read_shared_document(str(name))
             needs_recorded = False
-    if document := read_json(directory / IN_ARCHIVE):
+    if document := read_json(directory / ARCHIVE_PATH):
         yield document
         needs_recorded = False
-    if needs_recorded or every:
+    if needs_recorded or include_all:
         paths = sorted(results.shared_documents.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
         yield from (each for each in map(read_json, paths) if each.get("schema_version") == CAMPAIGN_SCHEMA)

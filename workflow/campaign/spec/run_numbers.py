@@ -27,12 +27,12 @@ def compute_run_number(composition: int, number: int) -> int:
     return (composition - 1) * (MAX_RUNS_PER_COMPOSITION + 1) + number
 
 
-def composition_of(run: int) -> int:
+def get_composition_number(run: int) -> int:
     """Return the number of a run's composition, from 1."""
     return run // (MAX_RUNS_PER_COMPOSITION + 1) + 1
 
 
-def number_in_composition(run: int) -> int:
+def get_number_in_composition(run: int) -> int:
     """Return the number of a run, from 1, among the runs of its cell in the composition.
 
     Runs with equal numbers in a composition are a block.

@@ -47,13 +47,13 @@ class HostSpec(FileModel):
     devices: tuple[DeviceSpec, ...] = ()
     """Devices built into the host."""
 
-    def names(self) -> tuple[str, ...]:
+    def list_names(self) -> tuple[str, ...]:
         """Return the names of all hosts of the entry."""
         return expand_host_names(self.name)
 
     def split_hosts(self) -> tuple[HostSpec, ...]:
         """Return a separate entry for each host."""
-        return tuple(self.model_copy(update={"name": name}) for name in self.names())
+        return tuple(self.model_copy(update={"name": name}) for name in self.list_names())
 
     @field_validator("name")
     @classmethod

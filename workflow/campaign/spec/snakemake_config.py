@@ -17,7 +17,7 @@ from campaign.common.paths import ROOT
 from campaign.spec.campaign_file import CampaignFile
 from campaign.spec.yaml_file import read_yaml
 
-NOT_INSTALLED = "install the package of this workflow in Snakemake's environment, with 'pip install .' in a checkout"
+INSTALL_HINT = "install the package of this workflow in Snakemake's environment, with 'pip install .' in a checkout"
 _SNAKEMAKE_DEFAULTS = ("launcher", "tmpdir", "mem", "mem_mb", "mem_mib", "disk", "disk_mb", "disk_mib")
 """Resources that `--default-resources` may contain: the launcher of the profile, and Snakemake's own, which no rule uses."""
 _ALLOCATION_RESOURCES = (
@@ -25,7 +25,7 @@ _ALLOCATION_RESOURCES = (
     "nodes", "gres", "gpu", "gpus", "gpu_model", "clusters", "reservation", "mpi",
 )  # fmt: skip
 """Resources of the Slurm executor of Snakemake. Further ones begin with `slurm_`."""
-_INSTEAD = (
+_SLURM_OPTIONS_HINT = (
     "the campaign requests allocations itself; set account, partition, qos, constraint and time_min with "
     "--config 'slurm={account: abc}', or under `slurm` in profiles/slurm/values.yaml"
 )
@@ -39,7 +39,7 @@ def exit_on_error() -> Iterator[None]:
     except CampaignError as error:
         sys.exit(f"error: {error}")
     except ModuleNotFoundError as error:
-        sys.exit(f"error: {error}; {NOT_INSTALLED}")
+        sys.exit(f"error: {error}; {INSTALL_HINT}")
     except OSError as error:
         sys.exit(f"error: {convert_os_error(error, Path.cwd())}")
 
@@ -78,12 +78,12 @@ def restore_typed_texts(config: Mapping[str, Any], entries: object) -> dict[str,
         key, _, text = str(entry).partition("=")
         value = config.get(key)
         # A different value comes from a later `--config` of the same key, or from a workflow that uses this one as a module.
-        if isinstance(value, bool | int | float) and _snakemake_number(text, type(value)) == str(value):
+        if isinstance(value, bool | int | float) and _parse_like_snakemake(text, type(value)) == str(value):
             options[key] = text
     return options
 
 
-def _snakemake_number(text: str, kind: type[bool | int | float]) -> str | None:
+def _parse_like_snakemake(text: str, kind: type[bool | int | float]) -> str | None:
     """Return the value that Snakemake parses from a text, formatted by Python, or None if the text has another type.
 
     Args:
@@ -106,11 +106,11 @@ def refuse_allocation_resources(settings: Any) -> None:
     """
     for name in settings.default_resources or ():
         if name not in _SNAKEMAKE_DEFAULTS:
-            raise ConfigError(f"--default-resources {name}: {_INSTEAD}")
+            raise ConfigError(f"--default-resources {name}: {_SLURM_OPTIONS_HINT}")
     for rule, resources in (settings.overwrite_resources or {}).items():
         for name in resources:
             if name in _ALLOCATION_RESOURCES or name.startswith("slurm_"):
-                raise ConfigError(f"--set-resources {rule}:{name}: {_INSTEAD}")
+                raise ConfigError(f"--set-resources {rule}:{name}: {_SLURM_OPTIONS_HINT}")
 
 
 def read_launcher(settings: Any) -> dict[str, str]:
@@ -140,7 +140,7 @@ def refuse_executor(workflow: Any) -> None:
 
 
 @cache
-def warn_of_scheduler(scheduler: str) -> None:
+def warn_about_scheduler(scheduler: str) -> None:
     """Print a warning, once, if Snakemake's scheduler does not keep the order of the plan."""
     if scheduler != "campaign":
         print(
@@ -150,7 +150,7 @@ def warn_of_scheduler(scheduler: str) -> None:
         )
 
 
-def set_limits(workflow: Any, limits: Mapping[str, int]) -> dict[str, int]:
+def register_limits(workflow: Any, limits: Mapping[str, int]) -> dict[str, int]:
     """Register resource limits with Snakemake's scheduler, and return the limits in effect. `--resources` takes precedence.
 
     If two campaigns in one workflow use a resource of the same name, the larger limit applies.
@@ -250,7 +250,7 @@ def replace_campaign_keys(config: Mapping[str, Any], configfiles: Sequence[Path]
             f"--config {changed_keys[0]}: the value differs from {path}, but only the file is used; change the file or a copy of it"
         )
     # A campaign that is named in another config file is overridden.
-    campaigns = {read_yaml(other).data.get("campaign") for other in configfiles if other != path}
+    campaigns = {read_yaml(file).data.get("campaign") for file in configfiles if file != path}
     if "campaign" in rest and rest["campaign"] not in campaigns:
         raise ConfigError(f"--config campaign={rest['campaign']}: {path} is a campaign as well; give only one of them")
     return {**rest, "campaign": os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)}

@@ -24,7 +24,7 @@ SCHEMA = "superseded/1"
 
 
 @dataclass(frozen=True)
-class SetAside:
+class SupersededRecords:
     """Records that were set aside at the same time.
 
     Attributes:
@@ -44,13 +44,13 @@ class SetAside:
         """Time in UTC, as in the name of the directory."""
         return self.directory.name
 
-    def document(self) -> bytes:
+    def to_json(self) -> bytes:
         """Return the content of why.json."""
-        named = [f"{cell_id}.{repetition}" for cell_id, repetition in self.runs]
+        run_names = [f"{cell_id}.{repetition}" for cell_id, repetition in self.runs]
         document = {
             "schema_version": SCHEMA,
             "where": self.where,
-            "runs": named,
+            "runs": run_names,
             **({"why": self.why} if self.why else {}),
         }
         return (json.dumps(document, indent=1) + "\n").encode()
@@ -64,9 +64,9 @@ class SetAside:
         """Return the current path of the record of a run."""
         return RecordStore(self.directory).path(*run)
 
-    def complete(self, store: RecordStore) -> int:
+    def move_remaining(self, store: RecordStore) -> int:
         """Move the remaining records, and return their number. Raises RecordError if a record cannot be moved."""
-        moved = 0
+        count = 0
         for run in self.runs:
             old, new = store.path(*run), self.path(run)
             if new.exists() or not old.exists():
@@ -78,11 +78,13 @@ class SetAside:
                 raise RecordError(
                     f"{old}: could not be moved to {new.parent} ({error.strerror}); fix this, then run the same command again"
                 ) from error
-            moved += 1
-        return moved
+            count += 1
+        return count
 
 
-def set_aside(store: RecordStore, runs: Sequence[RunKey], *, where: str = "", why: str = "") -> SetAside:
+def supersede_records(
+    store: RecordStore, runs: Sequence[RunKey], *, where: str = "", why: str = ""
+) -> SupersededRecords:
     """Move records into a new directory of superseded records. Raises RecordError if a record cannot be moved.
 
     Args:
@@ -97,20 +99,22 @@ def set_aside(store: RecordStore, runs: Sequence[RunKey], *, where: str = "", wh
     while directory.exists():
         number += 1
         directory = directory.with_name(f"{when}-{number}")
-    made = SetAside(directory, where, tuple(runs), why)
-    write_once(directory / "why.json", made.document())
-    made.complete(store)
-    return made
+    superseded = SupersededRecords(directory, where, tuple(runs), why)
+    write_once(directory / "why.json", superseded.to_json())
+    superseded.move_remaining(store)
+    return superseded
 
 
-def list_set_aside(results: Path) -> list[SetAside]:
+def list_superseded(results: Path) -> list[SupersededRecords]:
     """Return all sets of records that were set aside, in order of time. Raises RecordError if a why.json is damaged."""
     set_asides = []
     for path in sorted(Results.from_directory(results).superseded_records.glob("*/why.json")):
         try:
             document = load_json(path)
             keys = tuple(_parse_run_key(name) for name in document["runs"])
-            set_asides.append(SetAside(path.parent, str(document["where"]), keys, str(document.get("why", ""))))
+            set_asides.append(
+                SupersededRecords(path.parent, str(document["where"]), keys, str(document.get("why", "")))
+            )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{path}: cannot be read ({error!r}); restore it from an archive") from error
     return set_asides
@@ -132,7 +136,7 @@ class RecordedHosts:
 
     def __init__(self, store: RecordStore) -> None:
         self.store = store
-        self.seen: set[str] = set()
+        self.requested_hosts: set[str] = set()
         self._files: dict[str, list[Path]] | None = None
 
     def __call__(self, cell_id: str) -> frozenset[str]:
@@ -140,10 +144,10 @@ class RecordedHosts:
             self._files = {}
             paths = Results.from_directory(self.store.results)
             for directory in (self.store.records, *sorted(paths.superseded_records.glob("*/records"))):
-                for path in _files(directory):
+                for path in _list_record_files(directory):
                     self._files.setdefault(path.name.split(".")[0], []).append(path)
         hosts = frozenset(host for path in self._files.get(cell_id, ()) for host in read_recorded_hosts(path))
-        self.seen |= hosts
+        self.requested_hosts |= hosts
         return hosts
 
 
@@ -161,7 +165,7 @@ def read_recorded_hosts(path: Path) -> tuple[str, ...]:
         ) from error
 
 
-def _files(records: Path) -> Iterator[Path]:
+def _list_record_files(records: Path) -> Iterator[Path]:
     """Yield the record files in any order, without temporary files."""
     if not records.is_dir():
         return

@@ -38,7 +38,7 @@ class StoragePlace(FileModel):
     """Limit of the read rate in GB/s that is not scaled and needs no `emulation`. It excludes `gb_per_s`."""
 
     @model_validator(mode="after")
-    def _one_rate(self) -> StoragePlace:
+    def _check_rates(self) -> StoragePlace:
         if self.gb_per_s is not None and self.emulated_gb_per_s is not None:
             raise ValueError(
                 "gb_per_s and emulated_gb_per_s exclude each other; keep gb_per_s, the rate of the real storage, which "
@@ -107,10 +107,11 @@ class Emulation(FileModel):
     slowed down to this rate, so that devices on the same machine do not disturb each other. The rate of fp32 applies to precisions
     without a rate. The rate is part of a cell's identity."""
 
-    def paces(self, precision: str) -> dict[str, float]:
+    def get_paces(self, precision: str) -> dict[str, float]:
         """Return the rate in GFLOP/s for a precision, by device model that has a pace."""
         return {
-            model: {str(p): r for p, r in own.items()}.get(precision, own["fp32"]) for model, own in self.pace.items()
+            model: {str(p): r for p, r in model_paces.items()}.get(precision, model_paces["fp32"])
+            for model, model_paces in self.pace.items()
         }
 
 
@@ -127,7 +128,7 @@ _SET_BY_CAMPAIGN = frozenset(
 )
 
 
-def plain_option(name: str) -> str:
+def normalize_option_name(name: str) -> str:
     """Return the name of an sbatch option in the spelling of submitit, so that no option is passed under two spellings."""
     return name.replace("-", "_")
 
@@ -154,9 +155,9 @@ class SlurmOptions(FileModel):
 
     @field_validator("additional")
     @classmethod
-    def _refuse_options_of_campaign(cls, additional: dict[str, Scalar]) -> dict[str, Scalar]:
+    def _reject_campaign_options(cls, additional: dict[str, Scalar]) -> dict[str, Scalar]:
         for name in additional:
-            if plain_option(name) in _SET_BY_CAMPAIGN:
+            if normalize_option_name(name) in _SET_BY_CAMPAIGN:
                 raise ValueError(f"option '{name}' is set by the campaign; remove it")
         return additional
 
@@ -192,7 +193,7 @@ class SlurmSettings(SlurmOptions):
     """Selection of the hosts: by the composition (`pinned`) or by Slurm (`scheduler`). Default: `scheduler` on a static fabric,
     otherwise `pinned`."""
     strategy: Literal["static", "dynamic", "resume", "reservation"] = "static"
-    """Method by which Slurm gets to know composed devices. `static`: Slurm uses its gres.conf, and devices are composed only onto
+    """Method by which Slurm learns about composed devices. `static`: Slurm uses its gres.conf, and devices are composed only onto
     free hosts; `dynamic`: hosts register again with their devices; `resume`: the ResumeProgram of Slurm composes the devices;
     `reservation`: like `static`, but the hosts are reserved from before their recomposition until their release."""
     slurmd: SlurmdCommands | None = None
@@ -269,24 +270,28 @@ class SystemFile(FileModel):
     """Remarks for the report, such as what is emulated."""
 
     @model_validator(mode="after")
-    def _unique_hosts(self) -> SystemFile:
+    def _check_consistency(self) -> SystemFile:
         names: set[str] = set()
         for index, group in enumerate(self.hosts):
-            counts = Counter(group.names())
-            if twice := sorted({*(name for name, count in counts.items() if count > 1), *(names & counts.keys())}):
-                raise ValueError(f"'hosts.{index}' has duplicate host names: {', '.join(twice)}; list each host once")
+            counts = Counter(group.list_names())
+            if duplicates := sorted({*(name for name, count in counts.items() if count > 1), *(names & counts.keys())}):
+                raise ValueError(
+                    f"'hosts.{index}' has duplicate host names: {', '.join(duplicates)}; list each host once"
+                )
             names |= counts.keys()
         try:
-            allowed = set(self.allowed_hosts())
+            allowed_names = set(self.list_allowed_hosts())
         except ValueError as error:
             raise ValueError(f"'tenancy.allowed_hosts': {error}") from error
-        if unknown := sorted(allowed - names):
+        if unknown := sorted(allowed_names - names):
             raise ValueError(
                 f"'tenancy.allowed_hosts' has unknown hosts: {', '.join(unknown)}; there are: {', '.join(sorted(names))}"
             )
-        priced = sorted(name for name, model in self.devices.items() if model.price_per_h is not None)
-        if priced and self.currency is None:
-            raise ValueError(f"'devices.{priced[0]}.price_per_h' needs a currency; add one, such as `currency: EUR`")
+        priced_models = sorted(name for name, model in self.devices.items() if model.price_per_h is not None)
+        if priced_models and self.currency is None:
+            raise ValueError(
+                f"'devices.{priced_models[0]}.price_per_h' needs a currency; add one, such as `currency: EUR`"
+            )
         homes = {name for entry in self.pool if entry.home for name in expand_host_names(entry.home)}
         if unknown := sorted(homes - names):
             raise ValueError(
@@ -298,18 +303,18 @@ class SystemFile(FileModel):
             )
         return self
 
-    def price_per_h(self, configuration: Configuration) -> float | None:
+    def compute_price_per_h(self, configuration: Configuration) -> float | None:
         """Return the price of all composed devices per hour, or None if their model has no price."""
         price = self.devices.get(configuration.device, DeviceModel()).price_per_h
         return None if price is None else price * configuration.devices
 
     @property
-    def pins_hosts(self) -> bool:
+    def are_hosts_pinned(self) -> bool:
         """True if the composition selects the hosts, and False if Slurm does."""
-        chosen = self.slurm.placement or ("scheduler" if self.fabric["kind"] == "static" else "pinned")
-        return chosen == "pinned" and self.slurm.strategy != "resume"
+        placement = self.slurm.placement or ("scheduler" if self.fabric["kind"] == "static" else "pinned")
+        return placement == "pinned" and self.slurm.strategy != "resume"
 
-    def storage_limit_gb_per_s(self, kind: Storage) -> float | None:
+    def get_storage_limit_gb_per_s(self, kind: Storage) -> float | None:
         """Return the emulated read limit of a kind of storage in GB/s for all ranks of a host, or None if it has no limit."""
         place = self.storage.get(kind)
         if place is None:
@@ -319,10 +324,10 @@ class SystemFile(FileModel):
         # The limit is rounded, so that a rate with a scale gives the same cells as their product.
         return float(f"{place.gb_per_s * self.emulation.scale:.12g}")
 
-    def usable_hosts(self) -> tuple[str, ...]:
+    def list_usable_hosts(self) -> tuple[str, ...]:
         """Return the names of the hosts that may be composed."""
-        return self.allowed_hosts() or tuple(name for group in self.hosts for name in group.names())
+        return self.list_allowed_hosts() or tuple(name for group in self.hosts for name in group.list_names())
 
-    def allowed_hosts(self) -> tuple[str, ...]:
-        """Return the names in `tenancy.allowed_hosts`. The result is empty if all hosts may be composed."""
+    def list_allowed_hosts(self) -> tuple[str, ...]:
+        """Return the names in `tenancy.list_allowed_hosts`. The result is empty if all hosts may be composed."""
         return tuple(name for each in self.tenancy.allowed_hosts for name in expand_host_names(each))

@@ -27,7 +27,7 @@ MAX_DEPTH = 50
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 
 # Control characters of terminals, except tab and line ends, and control characters of the text direction.
-_HIDING = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
+_HIDDEN_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -84,7 +84,7 @@ def parse_yaml(text: str, path: Path) -> YamlFile:
     """
     loader: Any = None
     try:
-        _refuse_depth(text, path)
+        _reject_depth(text, path)
         loader = _Loader(text)
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
@@ -93,14 +93,14 @@ def parse_yaml(text: str, path: Path) -> YamlFile:
             )
         lines: dict[Location, int] = {(): 1}
         _record_lines(node, (), lines, path, [MAX_VALUES, MAX_CHARACTERS])
-        data = _plain(loader.construct_document(node))
+        data = _to_json_value(loader.construct_document(node))
     except yaml.constructor.ConstructorError as error:
         raise ConfigError(
             f"{path}:{_find_error_line(error)}: {error.problem}; only plain YAML values without tags are allowed"
         ) from error
     except yaml.YAMLError as error:
         if "nesting depth" in str(error):  # PyYAML 6.0.4 reads ahead of its events, with its own limit of the depth.
-            raise _too_deep(path, _find_error_line(error)) from error
+            raise _make_depth_error(path, _find_error_line(error)) from error
         raise ConfigError(
             f"{path}:{_find_error_line(error)}: not valid YAML: {_describe_problem(error, text)}"
         ) from error
@@ -112,30 +112,30 @@ def parse_yaml(text: str, path: Path) -> YamlFile:
     return YamlFile(path, data, lines)
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """Convert a value to JSON types. Keys and dates become strings."""
-    return json.loads(json.dumps(value, default=_date_text))
+    return json.loads(json.dumps(value, default=_format_date))
 
 
-def _date_text(value: object) -> str:
+def _format_date(value: object) -> str:
     if isinstance(value, datetime.date):
         return str(value)
     raise ValueError(f"a {type(value).__name__} is not a plain YAML value")
 
 
-def _refuse_depth(text: str, path: Path) -> None:
+def _reject_depth(text: str, path: Path) -> None:
     # Only events are parsed here, because the composition of nodes recurses in C, where a deep document crashes the process.
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                raise _too_deep(path, event.start_mark.line + 1 if event.start_mark else 1)
+                raise _make_depth_error(path, event.start_mark.line + 1 if event.start_mark else 1)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
-def _too_deep(path: Path, line: int | str) -> ConfigError:
+def _make_depth_error(path: Path, line: int | str) -> ConfigError:
     return ConfigError(f"{path}:{line}: the document is nested deeper than {MAX_DEPTH} levels; flatten it")
 
 
@@ -184,7 +184,7 @@ def _record_lines(
         limit_text = f"{MAX_VALUES} values" if remaining_counts[0] < 0 else f"{MAX_CHARACTERS} characters"
         raise ConfigError(f"{path}: the file has more than {limit_text} after expansion of aliases; remove the aliases")
     if len(location) > MAX_DEPTH:
-        raise _too_deep(path, node.start_mark.line + 1)
+        raise _make_depth_error(path, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         keys: set[str] = set()
         for key, value in node.value:
@@ -202,16 +202,16 @@ def _record_lines(
         for index, value in enumerate(node.value):
             lines[(*location, index)] = value.start_mark.line + 1
             _record_lines(value, (*location, index), lines, path, remaining_counts)
-    elif isinstance(node, yaml.ScalarNode) and (hidden_character := _HIDING.search(node.value)):
+    elif isinstance(node, yaml.ScalarNode) and (hidden_character := _HIDDEN_CHARACTERS.search(node.value)):
         place = f"{path}:{node.start_mark.line + 1}: {'.'.join(map(str, location))}"
         raise ConfigError(
             f"{place}: the text contains the character U+{ord(hidden_character[0]):04X}, which changes its display; remove it"
         )
     elif isinstance(node, yaml.ScalarNode) and not node.style and node.tag.endswith((":int", ":float")):
-        _refuse_trap(node, f"{path}:{node.start_mark.line + 1}: {'.'.join(map(str, location))}")
+        _reject_ambiguous_number(node, f"{path}:{node.start_mark.line + 1}: {'.'.join(map(str, location))}")
 
 
-def _refuse_trap(node: yaml.ScalarNode, where: str) -> None:
+def _reject_ambiguous_number(node: yaml.ScalarNode, where: str) -> None:
     """Raise ConfigError for a number that YAML reads in another base than users expect."""
     octal = _OCTAL.fullmatch(node.value)
     if octal or ":" in node.value:

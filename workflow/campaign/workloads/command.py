@@ -23,9 +23,9 @@ from campaign.workloads.command_template import (
     RUN_VALUES,
     WORKLOAD_DIR_PREFIX,
     check_template,
+    collect_template_values,
     fill_template,
     resolve_variables,
-    template_values,
     walk_texts,
 )
 from campaign.workloads.log_reader import Log
@@ -133,9 +133,12 @@ class CommandWorkload(Workload):
                 "'launch: horovodrun' cannot start containers on other hosts; use 'launch: mpirun' with an image"
             )
         for key in ("precision_arguments", "precision_environment"):
-            if undeclared := [precision for precision in getattr(self, key) if precision not in self.precisions]:
+            if undeclared_precisions := [
+                precision for precision in getattr(self, key) if precision not in self.precisions
+            ]:
                 raise ValueError(
-                    f"'{key}' has the precision {undeclared[0]}, which is not in 'precisions'; add it there or remove it here"
+                    f"'{key}' has the precision {undeclared_precisions[0]}, which is "
+                    "not in 'precisions'; add it there or remove it here"
                 )
         return self
 
@@ -221,12 +224,12 @@ class CommandWorkload(Workload):
     def list_columns(self) -> Mapping[str, Any]:
         """Return program, launch method and parser as columns of `campaign workload list`."""
         return {
-            "model or program": self._program_name(),
+            "model or program": self._get_program_name(),
             "launch": self.launch,
             "parser": self.parser or ("its own" if self.parsers else None),
         }
 
-    def _program_name(self) -> str:
+    def _get_program_name(self) -> str:
         """Return the name of the program, without its interpreter and directories."""
         values = dict.fromkeys(RESERVED_NAMES, "") | self.options
         words = self.command[4:] if self.command[:2] == ("sh", "-c") else self.command
@@ -295,7 +298,7 @@ class CommandWorkload(Workload):
         location = f"workload {self.name}"
         words = (*self.command, *self.precision_arguments.get(cast(Precision, run.cell.precision), ()))
         options = [
-            fill_template(part, self._template_values(run), f"{location}: launch_options")
+            fill_template(part, self._collect_template_values(run), f"{location}: launch_options")
             for part in self.launch_options
         ]
         return self._build_step(run, words, self.launch, options)
@@ -313,7 +316,7 @@ class CommandWorkload(Workload):
         return (
             None
             if self.result is None
-            else fill_template(self.result, self._template_values(run), f"workload {self.name}: result")
+            else fill_template(self.result, self._collect_template_values(run), f"workload {self.name}: result")
         )
 
     def _build_step(self, run: Run, words: Sequence[str], launch: LaunchMethod, options: Sequence[str] = ()) -> Step:
@@ -325,7 +328,7 @@ class CommandWorkload(Workload):
             launch: method that starts the ranks.
             options: options of the launcher, filled in.
         """
-        values = self._template_values(run)
+        values = self._collect_template_values(run)
         location = f"workload {self.name}"
         environment = self._build_environment(run, values, location)
         software = self._resolve_software(run.cell.options)
@@ -344,9 +347,9 @@ class CommandWorkload(Workload):
             wrapped_ranks=command.wrapped_ranks,
         )
 
-    def _template_values(self, run: Run) -> dict[str, Scalar]:
+    def _collect_template_values(self, run: Run) -> dict[str, Scalar]:
         """Return the values of all names that may stand in braces in a run."""
-        return template_values(self.options, run.cell, run.repetition, run.workload_dir)
+        return collect_template_values(self.options, run.cell, run.repetition, run.workload_dir)
 
     def _build_environment(self, run: Run, values: Mapping[str, Scalar], location: str) -> dict[str, str]:
         """Return the environment variables that the workload file sets for the ranks of a run."""

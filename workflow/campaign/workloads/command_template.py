@@ -28,7 +28,7 @@ WORKLOAD_DIR_PREFIX = "{workload_dir}/"
 """Prefix of the name of a file in the directory of the workload file."""
 
 
-def template_values(
+def collect_template_values(
     options: Mapping[str, Scalar], cell: Cell, repetition: int, workload_dir: str = ""
 ) -> dict[str, Scalar]:
     """Return the values of all names that are allowed in braces in a run.
@@ -91,7 +91,7 @@ def resolve_variables(
     return environment
 
 
-def names_in_braces(text: str) -> frozenset[str]:
+def find_names_in_braces(text: str) -> frozenset[str]:
     """Return the names in braces in a text. The set is empty if the text is not a valid template."""
     try:
         return frozenset(name for _, name, _, _ in string.Formatter().parse(text) if name is not None)

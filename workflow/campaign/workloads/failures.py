@@ -27,6 +27,7 @@ _RANK_PREFIX = re.compile(
 _OOM_KILLER = "the kernel's out-of-memory killer ended the run"
 KILLED_FROM_OUTSIDE = "the run was killed by SIGKILL from outside, without a sign of a lack of memory"
 PACE_NOT_HELD = "the cores of this machine could not keep the pace of the emulated devices"
+REPEATED_FOR_PACE = "repeated: an earlier launch lost the pace"
 """Reason of a failure that the workload may not have caused."""
 _KILL_EXIT_CODES = {-signal.SIGKILL, 128 + signal.SIGKILL}
 _LAUNCHER_EXIT_CODES = _KILL_EXIT_CODES | {-signal.SIGTERM, 128 + signal.SIGTERM}
@@ -164,7 +165,7 @@ def classify_failure(
     exit_codes: Sequence[int | None],
     *,
     timed_out: bool,
-    killed_by_us: bool,
+    killed_by_launcher: bool,
     memory_limit_hit: bool = False,
     memory_kills: int = 0,
     device_full: bool = False,
@@ -204,12 +205,12 @@ def classify_failure(
         return cause
     if timed_out:
         return "time_limit", Failure(reason="the run reached its time limit", evidence=_extract_last_line(log))
-    if not killed_by_us and (cancellation := _SLURM_CANCELLATION.search(log)):
-        raise _cancellation_error(log, cancellation)
-    return _RunEnd(log, exit_codes, killed_by_us, memory_kills).find_cause()
+    if not killed_by_launcher and (cancellation := _SLURM_CANCELLATION.search(log)):
+        raise _build_cancellation_error(log, cancellation)
+    return _RunEnd(log, exit_codes, killed_by_launcher, memory_kills).find_cause()
 
 
-def _cancellation_error(log: str, match: re.Match[str]) -> LaunchError:
+def _build_cancellation_error(log: str, match: re.Match[str]) -> LaunchError:
     """Build the error for a run that Slurm cancelled, from the line in its log."""
     reason = (match[1] if match.re is _SLURM_CANCELLATION and match[1] else "cancelled from outside").lower()
     return LaunchError(
@@ -321,7 +322,7 @@ class _RunEnd:
                 return cause
         cancellation = None if self.killed_by_launcher else _STEP_CANCELLED.search(self.log)
         if cancellation:
-            raise _cancellation_error(self.log, cancellation)
+            raise _build_cancellation_error(self.log, cancellation)
         ended_by_launcher = "the launcher ended the run before it had finished"
         reason = ended_by_launcher if self.killed_by_launcher else "the run did not end, or its end is unknown"
         return "crashed", Failure(reason=reason, evidence=_format_exit_codes(self.exit_codes))

@@ -51,7 +51,7 @@ class Log:
         skipping = False
         with self._open() as file:
             while block := file.read(_CHUNK_BYTES):
-                end_of_lines = _find_end_of_lines(block)
+                end_of_lines = _find_last_line_end(block)
                 if not end_of_lines:
                     if not skipping:
                         pending_blocks.append(block)
@@ -184,7 +184,7 @@ def _has_crlf(chunk: bytes) -> bool:
     return False
 
 
-def _find_end_of_lines(text: bytes) -> int:
+def _find_last_line_end(text: bytes) -> int:
     """Return the index after the last line end in a block.
 
     A carriage return at the very end is not counted, because it may be half of a CR LF.

@@ -83,7 +83,9 @@ class Run:
         These are the first devices of each host. Local devices come before devices of the pool.
         """
         counts = self.ranks_by_host
-        return tuple(device for host in self.composition.hosts for device in host.in_order[: counts.get(host.name, 0)])
+        return tuple(
+            device for host in self.composition.hosts for device in host.ordered_devices[: counts.get(host.name, 0)]
+        )
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class StepEnd:
             log,
             self.codes,
             timed_out=self.timed_out,
-            killed_by_us=self.timed_out or self.memory_limit_hit,
+            killed_by_launcher=self.timed_out or self.memory_limit_hit,
             memory_limit_hit=self.memory_limit_hit,
             memory_kills=self.memory_kills,
         )

@@ -83,7 +83,7 @@ def build_command_line(
                 *rank_wrapper,
             ]
         case "torchrun" if slurm and len(run.ranks_by_host) > 1:
-            words = [*_torchrun_words_for_hosts(run, rank_wrapper), *options]
+            words = [*_build_torchrun_words(run, rank_wrapper), *options]
         case "torchrun":
             words = [*rank_wrapper, "torchrun", "--standalone", f"--nproc-per-node={ranks}", *options]
         case _:
@@ -109,7 +109,7 @@ def _list_exported_variables(software: Software | None, environment: Iterable[st
     )
 
 
-def _torchrun_words_for_hosts(run: Run, rank_wrapper: Sequence[str]) -> list[str]:
+def _build_torchrun_words(run: Run, rank_wrapper: Sequence[str]) -> list[str]:
     """Return the words that start torchrun once per host through srun."""
     hosts = list(run.ranks_by_host)
     return [

@@ -51,7 +51,7 @@ def build_marking_words(marks_directory: Path) -> tuple[str, ...]:
     return ("sh", "-c", _SCRIPT, "campaign-rank", str(marks_directory))
 
 
-def has_started(marks_directory: Path, output: str) -> bool:
+def has_program_started(marks_directory: Path, output: str) -> bool:
     """Return whether a marked program has started.
 
     A program that printed that it cannot write its mark counts as started, too.
@@ -65,7 +65,7 @@ def has_started(marks_directory: Path, output: str) -> bool:
     )
 
 
-def judge_marks(step: Step, directory: Path, step_end: StepEnd, log: Path) -> StepEnd:
+def correct_step_end(step: Step, directory: Path, step_end: StepEnd, log: Path) -> StepEnd:
     """Correct the end of a step by the marks of its ranks. The wrapper's exit code counts only if the marks agree with it.
 
     Raises LaunchError if a rank did not start, or if the step failed although no rank did. Such a run has no result.

@@ -24,8 +24,8 @@ from campaign.workloads.command_template import (
     RESERVED_NAMES,
     WORKLOAD_DIR_PREFIX,
     check_template,
+    collect_template_values,
     resolve_variables,
-    template_values,
     walk_texts,
 )
 from campaign.workloads.failures import classify_failure
@@ -106,11 +106,12 @@ class ServiceWorkload(Workload):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> ServiceWorkload:
-        if undeclared := [
+        if undeclared_precisions := [
             precision for precision in self.server.precision_arguments if precision not in self.precisions
         ]:
             raise ValueError(
-                f"'server.precision_arguments' has the precision {undeclared[0]}, which is not in 'precisions'; add it there or "
+                "'server.precision_arguments' has the precision "
+                f"{undeclared_precisions[0]}, which is not in 'precisions'; add it there or "
                 "remove it here"
             )
         if reserved_names := sorted(SERVICE_VALUES.keys() & self.options.keys()):
@@ -186,7 +187,7 @@ class ServiceWorkload(Workload):
 
     def list_columns(self) -> Mapping[str, Any]:
         """Return server program, launch method and parser as columns of `campaign workload list`."""
-        *_, program = (self.server.command[0], *_interpreter_targets(self.server.command))
+        *_, program = (self.server.command[0], *_find_interpreter_targets(self.server.command))
         return {
             "model or program": program.rpartition("/")[2],
             "launch": self.server.launch,
@@ -261,7 +262,7 @@ class ServiceWorkload(Workload):
             directory=run.directory,
             server=self.server.model_copy(update={"command": (*self.server.command, *arguments)}),
             client=self.client,
-            values=template_values(self.options, cell, run.repetition, run.workload_dir),
+            values=collect_template_values(self.options, cell, run.repetition, run.workload_dir),
             files=dict(run.files),
             words=tuple(build_software_words(software, runs_on=run.runs_on)),
             variables={"PATH": path, "VIRTUAL_ENV": path.split("/bin:", 1)[0]} if path else {},
@@ -269,7 +270,7 @@ class ServiceWorkload(Workload):
             slurm=run.launcher == "slurm",
         )
         specification.path.write_text(specification.model_dump_json(), encoding="utf-8")
-        specification.end_of_run_file.write_text("", encoding="utf-8")
+        specification.run_end_file.write_text("", encoding="utf-8")
         argv = (sys.executable, "-m", "campaign.workloads.service_run", str(specification.path))
         return Step(argv, {}, run.ranks_by_host, per_rank=not self.starts_single_process)
 
@@ -341,7 +342,7 @@ class ServiceWorkload(Workload):
         return replace(outcome, status="invalid", failure=Failure(reason=reason))
 
 
-def _interpreter_targets(command: Sequence[str]) -> Iterator[str]:
+def _find_interpreter_targets(command: Sequence[str]) -> Iterator[str]:
     """Yield the module or script that an interpreter in the command runs, if there is one."""
     for before, word in pairwise(command):
         if before == "-m" or word.endswith((".py", ".sh")):
@@ -361,7 +362,9 @@ def build_failed_outcome(result: ServiceRunResult, problem: ServiceProblem, step
     if status == "crashed":
         # A server must not end by itself, so exit code 0 counts as 1.
         codes = (result.code or 1,)
-        cause = classify_failure(log, codes, timed_out=False, killed_by_us=False, memory_kills=step_end.memory_kills)
+        cause = classify_failure(
+            log, codes, timed_out=False, killed_by_launcher=False, memory_kills=step_end.memory_kills
+        )
         if cause and cause[0] != "crashed":
             status, cause_failure = cause
             failure = Failure(reason=f"{result.words}: {cause_failure.reason}", evidence=cause_failure.evidence)

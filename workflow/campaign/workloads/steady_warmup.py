@@ -43,10 +43,10 @@ def has_trend(times_s: Sequence[float]) -> bool:
     first_median_s, last_median_s = median(times_s[:half_count]), median(times_s[-half_count:])
     if abs(last_median_s - first_median_s) <= MIN_TREND_PCT / 100 * first_median_s:
         return False
-    return abs(_rank_correlation(times_s)) * math.sqrt(len(times_s) - 1) > _SIGNIFICANCE_LIMIT_SD
+    return abs(_compute_rank_correlation(times_s)) * math.sqrt(len(times_s) - 1) > _SIGNIFICANCE_LIMIT_SD
 
 
-def _rank_correlation(values: Sequence[float]) -> float:
+def _compute_rank_correlation(values: Sequence[float]) -> float:
     """Return Spearman's correlation between values and their positions. Equal values share their mean rank."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)

@@ -103,7 +103,7 @@ noise_pct: 1
         gauge_values = {name: value for name, value in gauges.items() if value is not None}
         devices = [f"{host}/{number}" for host, count in run.ranks_by_host.items() for number in range(count)]
         specification = {
-            "step_s": expected_step_s(self, run.cell),
+            "step_s": compute_step_s(self, run.cell),
             "noise_pct": self.noise_pct,
             "cold_pct": self.cold_pct,
             "cold_steps": self.cold_steps,
@@ -146,7 +146,7 @@ noise_pct: 1
         )
 
 
-def expected_step_s(workload: SyntheticWorkload, cell: Cell) -> float:
+def compute_step_s(workload: SyntheticWorkload, cell: Cell) -> float:
     """Return the expected duration of a step of this cell in seconds (see SyntheticWorkload)."""
     configuration = cell.configuration
     share = configuration.fabric_devices / configuration.devices

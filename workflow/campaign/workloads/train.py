@@ -178,14 +178,14 @@ class TrainWorkload(Workload):
         """Return all options of a cell, with the defaults of the model."""
         return resolve_options(self.model, {**self.options, **cell.options})
 
-    def _devices_per_process(self, cell: Cell) -> int:
+    def _count_devices_per_process(self, cell: Cell) -> int:
         """Return the number of devices of one process."""
         return cell.configuration.ranks if self._resolve_options(cell)["parallel"] == "dp" else 1
 
     def step(self, run: Run) -> Step:
         """Return the step that starts the ranks of a training run."""
         cell, settings = run.cell, run.cell.settings
-        options, replicas = self._resolve_options(cell), self._devices_per_process(cell)
+        options, replicas = self._resolve_options(cell), self._count_devices_per_process(cell)
         specification: dict[str, Any] = {
             "model": self.model,
             "replicas": replicas,
@@ -214,4 +214,6 @@ class TrainWorkload(Workload):
 
     def read(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
         """Return the outcome of a training run from the results of its ranks."""
-        return judge_ranks(run, step_end, log, run.cell.configuration.ranks // self._devices_per_process(run.cell))
+        return judge_ranks(
+            run, step_end, log, run.cell.configuration.ranks // self._count_devices_per_process(run.cell)
+        )

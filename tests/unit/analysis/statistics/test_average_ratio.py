@@ -19,10 +19,10 @@ from tests.statements_under_truth import averages
     ],
 )
 def test_the_interval_of_a_mean_covers_whether_cells_share_leases_or_not(truth: Truth, within: bool) -> None:
-    said = averages(truth, 150, within=within)
+    said = averages(truth, 60, within=within)
     assert 90 <= said.cover <= 99
 
 
 def test_the_interval_of_a_mean_is_no_wider_for_drift_that_blocks_remove() -> None:
-    still, drifting = (averages(Truth(configurations=7, drift=drift), 60).half for drift in (0.0, 0.05))
+    still, drifting = (averages(Truth(configurations=7, drift=drift), 30).half for drift in (0.0, 0.05))
     assert drifting < 1.3 * still

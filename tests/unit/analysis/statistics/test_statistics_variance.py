@@ -42,7 +42,7 @@ def by_host(host: Any) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize(("lease_sd", "host_sd"), [(LEASE_SD, HOST_SD), (0.0, HOST_SD), (LEASE_SD, 0.0)])
 def test_intervals_of_components_cover_what_was_planted(lease_sd: float, host_sd: float) -> None:
-    draws, random = 250, np.random.default_rng(11)
+    draws, random = 120, np.random.default_rng(11)
     found = [estimate_components(*simulated(random, lease_sd=lease_sd, host_sd=host_sd)) for _ in range(draws)]
     for name, truth in ((RUN, RUN_SD), (LEASE, lease_sd), (HOST, host_sd)):
         parts = [next(part for part in (each.run, each.lease, each.host) if part.name == name) for each in found]
@@ -100,7 +100,7 @@ def slowed(random: np.random.Generator, part: float, leases: int = 8, **changes:
 
 
 def test_no_slow_host_is_found_where_none_is_and_the_planted_one_is_found() -> None:
-    draws, random = 150, np.random.default_rng(2)
+    draws, random = 60, np.random.default_rng(2)
     wrong = found = covered = 0
     for _ in range(draws):
         for part in (0.0, 0.06):
@@ -118,7 +118,7 @@ def test_no_slow_host_is_found_where_none_is_and_the_planted_one_is_found() -> N
 
 @pytest.mark.parametrize(("leases", "hosts"), [(12, 4), (6, 6)])
 def test_rare_slow_runs_of_short_leases_blame_no_host(leases: int, hosts: int) -> None:
-    draws, random, wrong, found = 150, np.random.default_rng(9), 0, 0
+    draws, random, wrong, found = 60, np.random.default_rng(9), 0, 0
     for _ in range(draws):
         rate, cell, lease, host = simulated(random, cells=2, leases=leases, hosts=hosts, repetitions=2, host_sd=0.0)
         rate = rate * np.where(random.random(rate.size) < 0.05, 0.7, 1.0)
@@ -138,7 +138,7 @@ def test_without_any_spread_digits_blame_no_host() -> None:
 
 
 def test_without_repeated_leases_a_host_must_stand_out_from_the_others() -> None:
-    draws, random = 150, np.random.default_rng(8)
+    draws, random = 60, np.random.default_rng(8)
     wrong = found = 0
     for _ in range(draws):
         rate, cell, lease, host = simulated(random, leases=8, hosts=8, repetitions=2, host_sd=0.0)

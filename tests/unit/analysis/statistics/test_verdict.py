@@ -35,16 +35,17 @@ def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
     [
         (row(0.001, 0.02), 1.0, 3.0, ""),
         (row(NAN, NAN), NAN, NAN, ""),
-        (row(0.4, 1.0), -0.31, 0.24, ": no difference larger than 0.31\u202f%"),
-        (row(0.4, 1.0), -1.2, 3.44, ": no difference larger than 3.4\u202f%"),
-        (row(0.01, 0.12), 0.1, 3.0, ", not significant among all 33 comparisons of this figure (p = 0.12, Holm)"),
-        (row(0.4, 1.0), -50.0, 3.0, ": no difference larger than 50.0\u202f%"),
+        (row(0.4, 1.0), -0.31, 0.24, ", not significant; differences above 0.31\u202f% are ruled out"),
+        (row(0.4, 1.0), -1.2, 3.44, ", not significant; differences above 3.4\u202f% are ruled out"),
+        (row(0.01, 0.12), 0.1, 3.0,
+         ", not significant among the 33 comparisons of this figure (p of no difference = 0.12, Holm)"),
+        (row(0.4, 1.0), -50.0, 3.0, ", not significant; differences above 50.0\u202f% are ruled out"),
         (row(0.4, 1.0, least_detectable_pct=20.0), -3.0, 50.1,
-         ": inconclusive, because runs are too few or vary too much; a difference of 20\u202f% would have been detected"),
+         ", inconclusive: a difference of 20\u202f% would have been detected"),
         (row(0.4, 1.0, least_detectable_pct=80.0), -95.0, 1900.0,
-         ": inconclusive, because runs are too few or vary too much; a difference of 80\u202f% would have been detected"),
+         ", inconclusive: a difference of 80\u202f% would have been detected"),
         (row(0.4, 1.0, least_detectable_pct=float("inf")), -95.0, float("inf"),
-         ": inconclusive, because runs are too few or vary too much; no difference of any size would have been detected"),
+         ", inconclusive: no difference of any size would have been detected"),
     ],
 )  # fmt: skip
 def test_doubt_follows_from_the_adjusted_p_and_the_interval(
@@ -64,18 +65,21 @@ def _several(effect: tuple[float, ...], compositions: int = 3) -> tuple[pd.DataF
     return pd.DataFrame({"cell_id": of, "against_cell": to, "workload": [f"w{n}" for n in of], **found}), design
 
 
+ABOUT = ("b reaches {} the speed of a", "difference of b")
+
+
 def test_of_several_cells_the_mean_has_an_interval_and_the_extremes_have_none() -> None:
     rows, design = _several((1.0, 0.5, 0.25, 1.0))
-    said = verdict.summarize_effects(rows, design, ["workload"])
+    said = verdict.summarize_effects(rows, design, ["workload"], *ABOUT)
     pattern = (
-        r"2\.0\d× \[\S+ to \S+\] \(mean of 3 cells\); estimates of single cells range from (\S+) \(w3\) to (\S+) \(w2\); "
-        r"2 of 3 cells differ significantly"
+        r"b reaches 2\.0\d× \[\S+ to \S+\] the speed of a on average over 3 cells\. Estimates of single cells range from (\S+) "
+        r"\(w3\) to (\S+) \(w2\); 2 of 3 cells differ significantly\."
     )
     found = re.fullmatch(pattern, said)
     assert found, said
     assert [float(each[:-1]) for each in found.groups()] == pytest.approx([1, 4], abs=0.03)
     in_time = verdict.summarize_effects(
-        rows, design, ["workload"], lambda ratio: 100 * (1 / ratio - 1), wording.format_percent
+        rows, design, ["workload"], *ABOUT, lambda ratio: 100 * (1 / ratio - 1), wording.format_percent
     )
     low, high = re.search(r"\[−(\S+)\u202f% to −(\S+)\u202f%\]", in_time).groups()  # type: ignore[union-attr]
     assert 49 < float(high) < 50.1 < float(low) < 51
@@ -83,27 +87,48 @@ def test_of_several_cells_the_mean_has_an_interval_and_the_extremes_have_none() 
 
 def test_one_cell_has_its_own_interval_and_what_it_rests_on() -> None:
     rows, design = _several((1.0, 0.5))
-    said = verdict.summarize_effects(rows, design, ["workload"])
-    assert re.fullmatch(r"\S+× \[\S+ to \S+\] \(w1; 3 compositions each\)", said)
+    said = verdict.summarize_effects(rows, design, ["workload"], *ABOUT)
+    assert re.fullmatch(r"b reaches \S+× \[\S+ to \S+\] the speed of a \(w1\)\.", said)
+    borrowed = rows.assign(method=intervals.T_BORROWED_SPREAD)
+    said = verdict.summarize_effects(borrowed, design, ["workload"], *ABOUT)
+    assert said.endswith(" the speed of a (w1; variance estimated from other cells).")
+
+
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        (0.4, r", and differences above \S+\u202f% are ruled out\."),
+        (0.01, r", with p of no difference = 0\.12 over the \d+ comparisons of this figure \(Holm\)\."),
+    ],
+)
+def test_a_cell_without_a_significant_difference_begins_with_that(p: float, words: str) -> None:
+    rows, design = _several((1.0, 1.0))
+    rows = rows.assign(p=p, p_holm=0.12, n_tests=5)
+    said = verdict.summarize_effects(rows, design, ["workload"], *ABOUT)
+    assert re.fullmatch(r"No significant difference of b: the estimate is \S+× \[\S+ to \S+\] \(w1\)" + words, said), (
+        said
+    )
 
 
 def test_differences_are_ruled_out_for_all_cells_together() -> None:
     rows, design = _several((1.0,) * 13)
-    said = verdict.summarize_effects(rows, design, ["workload"])
-    largest = re.search(
-        r"none of 12 cells differs significantly, and differences above (\S+)\u202f% are ruled out", said
+    said = verdict.summarize_effects(rows, design, ["workload"], *ABOUT)
+    largest = re.fullmatch(
+        r"No significant difference of b in any of 12 cells: the mean is \S+× \[\S+ to \S+\], and differences above "
+        r"(\S+)\u202f% are ruled out\.",
+        said,
     )
     alone = max(abs(rows["ratio_low"] - 1).max(), abs(rows["ratio_high"] - 1).max())
     assert float(largest[1]) > 105 * alone  # type: ignore[index]
     wide = rows.assign(ratio_low=rows["ratio"] / 1.45, ratio_high=rows["ratio"] * 1.45)
-    assert verdict.summarize_effects(wide, design, ["workload"]).endswith("none of 12 cells differs significantly")
+    assert "ruled out" not in verdict.summarize_effects(wide, design, ["workload"], *ABOUT)
 
 
 def test_a_mean_of_untested_ratios_has_no_interval() -> None:
     rows, design = _several((1.0, 0.5, 0.25), compositions=1)
-    said = verdict.summarize_effects(rows, design, ["workload"])
-    assert said.startswith("2.8")
-    assert f"× (no interval: {verdict.RUN_VARIATION_ONLY}; mean of 2 cells); estimates" in said
+    said = verdict.summarize_effects(rows, design, ["workload"], *ABOUT)
+    assert said.startswith("b reaches 2.8")
+    assert f"on average over 2 cells (no interval: {verdict.RUN_VARIATION_ONLY}). Estimates" in said
     assert "differ" not in said
 
 
@@ -122,28 +147,30 @@ def test_what_limits_comparisons_is_said_and_nothing_else() -> None:
 
 
 ONE = {"compositions": 1, "against_compositions": 1}
-LENT = "one composition each, spread from other cells"
+LENT = "variance estimated from other cells"
 
 
 @pytest.mark.parametrize(
     ("compared", "words"),
     [
-        (row(0.1, 0.2), "3 compositions each"),
-        (row(0.1, 0.2, compositions=2), "2 against 3 compositions"),
+        (row(0.1, 0.2), ""),
+        (row(0.1, 0.2, compositions=2), ""),
         (row(0.1, 0.2, method=intervals.T_PAIRED_BY_LEASE, paired=True), "within 3 compositions"),
         (row(0.1, 0.2, method=intervals.T_PAIRED_BY_BLOCK, paired=True, **ONE), "within one composition"),
         (row(0.1, 0.2, method=intervals.T_OVER_RUNS_OF_COMPOSITION, **ONE), "within one composition"),
         (row(0.1, 0.2, method=intervals.T_BORROWED_SPREAD, **ONE), LENT),
         (row(0.1, 0.2, method=intervals.T_BORROWED_EARLIER_SPREAD, lent_by="pilot", **ONE),
-         "one composition each, spread from pilot"),
+         "variance estimated from pilot"),
+        (row(0.1, 0.2, method=intervals.T_BORROWED_CHANGE_SPREAD, **ONE),
+         "variance estimated from the changes of other configurations, 8 degrees of freedom"),
         (row(NAN, NAN, method=intervals.RUN_VARIATION_ONLY, **ONE), ""),
         (row(0.1, 0.2, in_order=True),
-         "3 compositions each; the order is not random or unknown, so drift can look like an effect"),
+         "the order is not random or unknown, so drift can look like an effect"),
         (row(0.1, 0.2, unlike="5 warm-up steps against 10"),
-         "3 compositions each; measured differently: 5 warm-up steps against 10"),
+         "measured differently: 5 warm-up steps against 10"),
     ],
 )  # fmt: skip
-def test_a_statement_says_on_how_many_compositions_it_rests(compared: dict[str, Any], words: str) -> None:
+def test_a_statement_ends_with_its_conditions(compared: dict[str, Any], words: str) -> None:
     assert verdict.describe_basis(compared) == words
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from campaign.observe.links.alpha_beta_model import add_models
-from campaign.observe.links.document import LinksDocument, MeasuredDevice, build_measurements, link_kind
+from campaign.observe.links.document import LinksDocument, MeasuredDevice, build_measurements, find_link_kind
 from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 
 RATES = {"local": 36.0, "fabric": 12.0, "network": 2.5, "fabric + network": 2.4}
@@ -49,7 +49,7 @@ def links_document(
         return tuple(seconds * (1 + noise * random.standard_normal(REPEATS)))
 
     ranks = []
-    ways = [[link_kind(one.model_dump(), other.model_dump()) for other in devices] for one in devices]
+    ways = [[find_link_kind(one.model_dump(), other.model_dump()) for other in devices] for one in devices]
     slowest = min(RATES[way] for row, line in enumerate(ways) for way in line[:row] or ["local"])
     for rank in range(len(devices)):
         peers = [(peer, ways[rank][peer]) for peer in range(len(devices)) if peer != rank]

@@ -88,7 +88,7 @@ def test_devices_are_in_the_order_of_their_ranks() -> None:
 
 def test_programs_are_started_on_the_hosts_that_they_can_know() -> None:
     two = {"a": 2, "b": 1}
-    assert [(each.about, dict(each.ranks_by_host)) for each in list_invocations("nvbandwidth", two, 64)] == [
+    assert [(each.subject, dict(each.ranks_by_host)) for each in list_invocations("nvbandwidth", two, 64)] == [
         ("a", {"a": 2}),
         ("b", {"b": 1}),
     ]

@@ -12,7 +12,7 @@ from campaign.analysis.tables.collect import read_campaign_results
 from campaign.common.errors import RecordError
 from campaign.observe.links.alpha_beta_model import predict_allreduce_s
 from campaign.observe.links.document import LinksDocument
-from campaign.observe.links.lease_links import SCHEMA, measurement_times, read_link_measurements
+from campaign.observe.links.lease_links import SCHEMA, list_measurement_times, read_link_measurements
 from campaign.spec.record import RecordStore
 from tests.campaign_files import load
 from tests.campaign_records import fill, write
@@ -73,7 +73,7 @@ def test_without_any_there_are_none(tmp_path: Path) -> None:
 def test_links_are_measured_where_it_is_said_or_where_training_is(
     changes: dict[str, Any], when: tuple[str, ...], tmp_path: Path
 ) -> None:
-    assert measurement_times(load(tmp_path, changes)) == when
+    assert list_measurement_times(load(tmp_path, changes)) == when
 
 
 def test_only_links_that_records_were_measured_over_are_collected(tmp_path: Path) -> None:

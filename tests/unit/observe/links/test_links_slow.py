@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.observe.links.document import link_kinds
+from campaign.observe.links.document import list_link_kinds
 from campaign.observe.links.slow_links import flag_slow_links
 from campaign.spec.system_file import Links
 
@@ -28,7 +28,7 @@ def document(
         for host, (local, fabric) in enumerate(shape, 1)
         for index in range(local + fabric)
     ]
-    ways = link_kinds(devices)
+    ways = list_link_kinds(devices)
     rates = [
         [None if way is None else 1 / (1 / (TRUE[way] * scale) + 1e-5 / (SIZE / 1e9)) for way in row] for row in ways
     ]

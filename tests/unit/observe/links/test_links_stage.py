@@ -78,13 +78,13 @@ def test_a_measurement_that_is_disturbed_is_repeated_and_then_discarded(tmp_path
 
         def run(self, *_: Any) -> StepEnd:
             self.runs += 1
-            return StepEnd((0, 0, 0), 0.0, 1.0, disturbance="the run was suspended, and went on")
+            return StepEnd((0, 0, 0), 0.0, 1.0, disturbance="the run was suspended and continued")
 
     suspended: Any = Suspended()
     found = measure(suspended, THREE, tmp_path)
     assert suspended.runs == 3
     assert found.problems == (
-        "links: the run was suspended, and went on, 3 times in a row; the results were discarded",
+        "links: the run was suspended and continued, 3 times in a row; the results were discarded",
     )
     assert found.matrices is None
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from campaign.observe.telemetry import run_telemetry
-from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN
-from campaign.observe.telemetry.run_telemetry import NO_SAMPLES, Telemetry, TelemetrySummary
+from campaign.observe.telemetry.run_metrics import SHARED_MACHINE_FLAG, WHOLE_RUN_FLAG
+from campaign.observe.telemetry.run_telemetry import NO_SAMPLES_FLAG, Telemetry, TelemetrySummary
 from campaign.run.launchers import open_launcher
 from campaign.spec.hardware import Composition
 from campaign.workloads.launcher import Launcher, StepLimits
@@ -77,8 +77,8 @@ def test_throughput_spread_energy_power_and_utilisation_are_the_true_ones(tmp_pa
     assert metrics["device_utilisation_mean_pct"] == pytest.approx(UTILISATION_PCT, rel=0.01)
     assert 0 < metrics["cpu_utilisation_mean_pct"] <= 100
     assert metrics["host_memory_used_peak_mib"] > 0
-    assert kept.flags == (ONE_MACHINE,)
-    assert kept.written
+    assert kept.flags == (SHARED_MACHINE_FLAG,)
+    assert kept.samples_file
     table = pq.read_table(tmp_path / "samples.parquet").to_pandas()
     assert list(table) == ["time", "host", "part", "quantity", "value"]
     powers = table[(table["quantity"] == "power_w") & (table["part"] == "gauge:host2/1")]
@@ -135,7 +135,7 @@ def test_without_a_steady_window_the_whole_run_counts_and_says_so(tmp_path: Path
     with _telemetry(tmp_path, _Beside(["host1", "host2"], _says(["host1", "host2"]))) as telemetry:
         kept = telemetry.store_run(1000.0, 1010.0, None, None, tmp_path / "a.parquet")
         assert kept == TelemetrySummary(
-            {**kept.metrics, "energy_j": pytest.approx(2000)}, (WHOLE_RUN,), tmp_path / "a.parquet"
+            {**kept.metrics, "energy_j": pytest.approx(2000)}, (WHOLE_RUN_FLAG,), tmp_path / "a.parquet"
         )
         later = telemetry.store_run(1011.0, 1020.0, (1012.0, 1016.0), 8.0, tmp_path / "b.parquet")
     assert later.flags == ()
@@ -149,7 +149,7 @@ def test_a_host_whose_sampler_died_is_named_and_costs_nothing_else(tmp_path: Pat
         kept = telemetry.store_run(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "a.parquet")
     assert kept.flags == ("telemetry: no samples of host2",)
     assert kept.metrics["device_power_mean_w"] == 100
-    assert kept.written
+    assert kept.samples_file
 
 
 @pytest.mark.parametrize(("length_s", "flagged"), [(1.5, False), (10.0, True)])
@@ -169,7 +169,7 @@ def test_a_full_disk_loses_the_samples_and_not_the_run(tmp_path: Path, monkeypat
     with _telemetry(tmp_path, _Beside(["host1", "host2"], _says(["host1", "host2"]))) as telemetry:
         kept = telemetry.store_run(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "deep" / "a.parquet")
     assert kept.flags == ("telemetry: the samples could not be written (No space left on device)",)
-    assert not kept.written
+    assert not kept.samples_file
     assert kept.metrics["energy_j"] == pytest.approx(2000)
     assert list((tmp_path / "deep").iterdir()) == []
 
@@ -251,5 +251,5 @@ def test_a_run_on_devices_that_is_too_short_for_samples_says_so(tmp_path: Path) 
         kept = telemetry.store_run(1000.2, 1000.7, (1000.3, 1000.65), None, tmp_path / "a.parquet", {"host1": 1})
         on_cpus = telemetry.store_run(1001.2, 1001.7, (1001.3, 1001.65), None, tmp_path / "b.parquet", {})
     assert kept.metrics == {}
-    assert kept.flags == (NO_SAMPLES.format(0.35, 1.0),)
+    assert kept.flags == (NO_SAMPLES_FLAG.format(0.35, 1.0),)
     assert on_cpus == TelemetrySummary()

@@ -202,7 +202,7 @@ def test_traffic_is_the_true_one_or_none(bits: tuple[int, int], start: int, move
         link.move(seconds, int(seconds * rate))
         times.append(link.now)
         values.append(read([probe])["gpu:GPU-a"]["pcie_sent_bytes"])
-    told = SampleSeries(tuple(times), tuple(values)).growth_rate(TimeWindow(0.0, link.now))
+    told = SampleSeries(tuple(times), tuple(values)).compute_growth_rate(TimeWindow(0.0, link.now))
     assert told is None or told == pytest.approx(link.moved / link.now, rel=1e-6, abs=1.0)
     if all(seconds < probe.max_read_interval_s() for seconds, _ in moves):
         assert told is not None, "read often enough"
@@ -218,8 +218,8 @@ def test_a_counter_of_32_bits_at_one_look_a_second_gives_no_figure(rate: float) 
         values.append((float(second), read(found)["gpu:GPU-a"]["pcie_sent_bytes"]))
         link.move(1.0, int(rate))
     series = SampleSeries(*zip(*values, strict=True))
-    assert series.growth_rate(TimeWindow(1.0, 10.0)) is None
-    assert series.max_growth_rate(TimeWindow(1.0, 10.0)) is None
+    assert series.compute_growth_rate(TimeWindow(1.0, 10.0)) is None
+    assert series.find_max_growth_rate(TimeWindow(1.0, 10.0)) is None
 
 
 def test_counters_that_cost_too_much_between_samples_are_looked_at_instead() -> None:

@@ -17,7 +17,7 @@ from campaign.observe.telemetry.sources.host import (
     parse_memory,
     parse_networks,
     parse_processors,
-    socket_by_processor,
+    read_sockets_by_processor,
 )
 
 STAT = """cpu  400 0 100 1000 100 0 0 400 50 0
@@ -107,7 +107,7 @@ def test_sockets_are_those_of_the_processors(tmp_path: Path) -> None:
         (tmp_path / f"cpu{number}" / "topology").mkdir(parents=True)
         (tmp_path / f"cpu{number}" / "topology" / "physical_package_id").write_text(f"{socket}\n")
     (tmp_path / "cpufreq").mkdir()
-    assert socket_by_processor(tmp_path) == {"cpu0": 0, "cpu1": 0, "cpu2": 1}
+    assert read_sockets_by_processor(tmp_path) == {"cpu0": 0, "cpu1": 0, "cpu2": 1}
 
 
 def test_this_host_is_as_psutil_sees_it() -> None:

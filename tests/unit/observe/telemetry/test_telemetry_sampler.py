@@ -15,7 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
-from campaign.observe.telemetry.sampler import MAX_CPU_SHARE, ProbeReader, SampleOutput, choose_interval, next_tick
+from campaign.observe.telemetry.sampler import (
+    MAX_CPU_SHARE,
+    ProbeReader,
+    SampleOutput,
+    choose_interval,
+    compute_next_tick,
+)
 from campaign.observe.telemetry.samples import SampleFile
 from campaign.observe.telemetry.sources import SamplerOptions, SensorReading
 from campaign.observe.telemetry.sources.program_gauges import open_probes, read_machine_id, read_start_ticks
@@ -162,9 +168,9 @@ def test_a_probe_that_breaks_costs_no_other(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_missed_ticks_are_not_made_up_for() -> None:
-    assert next_tick(10.0, 0.5, 10.0) == 10.5
-    assert next_tick(10.0, 0.5, 10.6) == 11.0
-    assert next_tick(10.0, 0.5, 99.99) == 100.0
+    assert compute_next_tick(10.0, 0.5, 10.0) == 10.5
+    assert compute_next_tick(10.0, 0.5, 10.6) == 11.0
+    assert compute_next_tick(10.0, 0.5, 99.99) == 100.0
 
 
 def test_a_disk_that_is_full_costs_samples_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

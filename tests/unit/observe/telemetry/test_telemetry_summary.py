@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from campaign.observe.telemetry.run_metrics import (
-    PART_OF_A_DEVICE,
-    SHORT_PCIE_SAMPLES,
+    DEVICE_PART_FLAG,
+    SHORT_PCIE_SAMPLES_FLAG,
     UsedDeviceNames,
     find_unused_devices,
     summarize_run,
@@ -111,7 +111,7 @@ def test_a_part_of_a_device_has_its_own_memory_and_says_what_is_missing() -> Non
     metrics, flags = summarize_run([host(values=values)], WINDOW, {"h": UsedDeviceNames((part,))}, None)
     assert metrics["device_memory_mean_mib"] == pytest.approx(100)
     assert "device_power_mean_w" not in metrics
-    assert flags == (PART_OF_A_DEVICE,)
+    assert flags == (DEVICE_PART_FLAG,)
     reporting_whole = {"h": UsedDeviceNames((part,), (UUID.format(0),))}
     assert summarize_run([host(values=values)], WINDOW, reporting_whole, None) == (metrics, flags)
 
@@ -215,7 +215,7 @@ def test_looks_at_pcie_are_called_looks() -> None:
     values = {(gpu(0), "pcie_received_gb_per_s"): constant(3)}
     metrics, flags = summarize_run([host(values=values)], WINDOW, {"h": used(0)}, None)
     assert metrics["pcie_rx_mean_gb_per_s"] == pytest.approx(3)
-    assert flags == (SHORT_PCIE_SAMPLES,)
+    assert flags == (SHORT_PCIE_SAMPLES_FLAG,)
 
 
 def test_events_and_throttling() -> None:

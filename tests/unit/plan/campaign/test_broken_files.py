@@ -24,7 +24,8 @@ FILES = ("campaign.yaml", "systems/site.yaml", "workloads/steps.yaml", "workload
 BASE = {name: (CORPUS / name).read_text() for name in FILES}
 LENGTH = 110
 REMEDY = re.compile(
-    r"; |did you mean|there are|input should be|, such as|choose|: give |is given twice|not allowed in an expression"
+    r"; |did you mean|there are|input should be|, such as|choose|: give "
+    r"|appears twice|is required, and not both|not allowed in an expression"
 )
 
 

@@ -54,7 +54,7 @@ def test_of_thousands_of_problems_the_first_are_told_and_the_rest_counted(tmp_pa
     lines = str(told.value).splitlines()
     assert len(lines) == 21
     assert "axes.batch.4096: input should be less than or equal to 4096 (found 4097)" in lines[0]
-    assert lines[-1].endswith("campaign.yaml: and 5884 more problems; repair those above first")
+    assert lines[-1].endswith("campaign.yaml: there are 5884 more problems; correct those above first")
 
 
 def test_problems_of_the_system_and_every_workload_are_told_at_once(tmp_path: Path) -> None:
@@ -145,5 +145,5 @@ def test_the_schema_takes_what_the_models_take(tmp_path: Path) -> None:
 )
 def test_a_text_stands_for_hosts(tmp_path: Path, text: str, names: list[str]) -> None:
     loaded = load(tmp_path, {"system.hosts.0.name": text, "system.tenancy": {"allowed_hosts": [text]}})
-    assert [name for group in loaded.system.hosts for name in group.names()] == names
-    assert loaded.system.allowed_hosts() == tuple(names)
+    assert [name for group in loaded.system.hosts for name in group.list_names()] == names
+    assert loaded.system.list_allowed_hosts() == tuple(names)

@@ -70,11 +70,11 @@ def test_a_variable_that_is_not_set_is_told_before_anything_is_composed(tmp_path
     }
 
     with pytest.raises(
-        ConfigError, match=r"environment\.HF_TOKEN: the variable HF_TOKEN is not set here; export"
+        ConfigError, match=r"environment\.HF_TOKEN: the environment variable HF_TOKEN is not set; export"
     ) as refused:
         check_campaign_can_run(load(tmp_path, changes))
 
-    assert "slurm.environment.OTHER: the variable OTHER is not set here" in str(refused.value)
+    assert "slurm.environment.OTHER: the environment variable OTHER is not set" in str(refused.value)
 
 
 def test_a_variable_that_a_job_has_lost_is_no_failure_of_the_subject():

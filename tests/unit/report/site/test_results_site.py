@@ -80,7 +80,7 @@ def test_a_cell_has_a_line_with_the_mean_and_interval_of_each_campaign(three: Pa
         assert set(own["runs"]) == set(cells["n_ok"])
     pictures = re.findall(r'class="intervals" d="([^"]*)".*?class="dots" d="([^"]*)"', page.read_text(), re.DOTALL)
     assert [(intervals.count("V"), dots.count("h0")) for intervals, dots in pictures] == [(3, 3)] * 2
-    assert "holds the spread inside this campaign only, not that from one campaign to the next" in text(page)
+    assert "includes only the variation within this campaign, not between campaigns" in text(page)
     # The third campaign is slower behind the fabric; the line shows it, and no word says it.
     assert not re.search("chang|signific|slower", text(page) + text(site / "index.html").replace(FINDING, ""))
 
@@ -108,7 +108,7 @@ def test_each_campaign_but_the_first_is_compared_with_the_one_before(site: Path)
     assert "demo of 2023-11-28 22:15 against demo of 2023-11-21 22:15" in text(last)
     assert last.read_text().count('<path class="point ') == 29  # a drawn interval a cell
     # The third one is 6 % slower behind the fabric, and nothing tells whether campaigns differ by that anyway.
-    assert "29 cells not tested: the spread between campaigns is unknown." in text(last)
+    assert "29 cells were not tested: the spread between campaigns is unknown." in text(last)
     assert "<dt>slower</dt><dd>0</dd>" in last.read_text()
 
 
@@ -258,7 +258,7 @@ def test_a_site_without_a_campaign_and_a_directory_without_results_are_errors(tm
     done = made(empty, "--output", tmp_path / "site")
     assert done.exit_code == 1
     assert (
-        "holds no results; give the results directory of a campaign, an archive (.zip), or a directory of these"
+        "has no results; give the results directory of a campaign, an archive (.zip), or a directory of these"
         in done.output
     )
     (empty / "torn.zip").write_bytes(b"")
@@ -272,7 +272,7 @@ def test_times_that_are_none_are_refused(demo: Simulated, tmp_path: Path, starte
     tables = measured(demo, 0)
     results(replace(tables, runs=tables.runs.assign(started=started)), tmp_path / "demo")
     done = made(tmp_path / "demo", "--output", tmp_path / "site")
-    assert "which are no times in Unix seconds" in done.output
+    assert "are not valid Unix seconds" in done.output
 
 
 def in_order(all_tables: Mapping[str, Tables]) -> list[history.History]:

@@ -3,9 +3,9 @@ from __future__ import annotations
 from campaign.emulators.hosts.emulation_plan import (
     FLAGS,
     build_emulation_spec,
+    build_link_rates,
     describe_links,
     format_links_sentence,
-    link_rates,
     list_emulated_hosts,
 )
 from campaign.spec.system_file import Emulation, Links, SiteLink
@@ -30,22 +30,22 @@ def test_names_of_a_real_site_do_not_matter() -> None:
 
 def test_rates_are_the_links_of_the_system_file_by_the_scale() -> None:
     spec = build_emulation_spec(Emulation(scale=0.01), LINKS, composition((1, 1)))
-    assert (spec.rates.gbit_per_s("fabric"), spec.rates.gbit_per_s("network")) == (0.8, 1.6)
+    assert (spec.rates.compute_gbit_per_s("fabric"), spec.rates.compute_gbit_per_s("network")) == (0.8, 1.6)
 
 
 def test_a_link_that_is_not_given_is_not_shaped() -> None:
-    rates = link_rates(Emulation(), Links(network=SiteLink(gb_per_s=20)))
+    rates = build_link_rates(Emulation(), Links(network=SiteLink(gb_per_s=20)))
     document = describe_links(rates, "root")
     assert (document["fabric_gbit_per_s"], document["network_gbit_per_s"]) == (None, 1.6)
     assert "a fabric device and its host not shaped" in format_links_sentence(document, 1, 1)
 
 
 def test_local_links_are_emulated_only_where_the_system_file_gives_their_rate() -> None:
-    without = describe_links(link_rates(Emulation(scale=0.01), LINKS), "root")
+    without = describe_links(build_link_rates(Emulation(scale=0.01), LINKS), "root")
     assert not [key for key in without if key.startswith("local")]
     assert "between devices of a host not shaped." in format_links_sentence(without, 1, 1)
     local = describe_links(
-        link_rates(Emulation(scale=0.01), LINKS.model_copy(update={"local": SiteLink(gb_per_s=36)})), "root"
+        build_link_rates(Emulation(scale=0.01), LINKS.model_copy(update={"local": SiteLink(gb_per_s=36)})), "root"
     )
     assert {key: local[key] for key in local.keys() - without.keys()} == {
         "local_gb_per_s": 36,
@@ -55,7 +55,7 @@ def test_local_links_are_emulated_only_where_the_system_file_gives_their_rate() 
 
 
 def test_the_report_says_how_links_are_emulated_and_at_what_rates() -> None:
-    document = describe_links(link_rates(Emulation(scale=0.01), LINKS), "user namespace")
+    document = describe_links(build_link_rates(Emulation(scale=0.01), LINKS), "user namespace")
     text = format_links_sentence(document, 8, 8)
     for part in ("user namespace", "0.01 of the real rates", "0.8 Gbit/s for 10 GB/s", "1.6 Gbit/s for 20 GB/s"):
         assert part in text
@@ -65,12 +65,12 @@ def test_the_report_says_how_links_are_emulated_and_at_what_rates() -> None:
 def test_the_report_says_that_hybrid_costs_more_over_emulated_links_of_unlike_rates() -> None:
     for local, said in ((36.0, True), (10.0, False)):
         links = LINKS.model_copy(update={"local": SiteLink(gb_per_s=local)})
-        document = describe_links(link_rates(Emulation(scale=0.01), links), "root")
+        document = describe_links(build_link_rates(Emulation(scale=0.01), links), "root")
         assert ("Hybrid compositions are slower than on real hardware" in format_links_sentence(document, 1, 1)) == said
 
 
 def test_the_report_says_that_links_are_not_emulated_why_and_for_how_many_runs() -> None:
-    document = describe_links(link_rates(Emulation(), LINKS), None, "no `tc` here")
+    document = describe_links(build_link_rates(Emulation(), LINKS), None, "no `tc` here")
     text = format_links_sentence(document, 3, 8)
     assert "not emulated (3 of 8 runs): no `tc` here." in text
     assert "loopback" in text

@@ -119,7 +119,7 @@ def test_one_program_has_one_prefix_for_all_its_devices(tmp_path: Path, bench: B
     (environment,) = alone.environments()
     assert (environment["LENT_DEVICES"], environment["CAMPAIGN_RANKS"]) == ("2", "2")
     alone.launcher.close()
-    with pytest.raises(LaunchError, match=r"different ways.*once per rank"):
+    with pytest.raises(LaunchError, match=r"different command prefixes.*once per rank"):
         bench.run(show(3, per_rank=False))
     two = LocalLauncher(system(), mixed("host1", "host2"))
     step = Step(("true",), {}, {"host1": 1, "host2": 1}, per_rank=False)
@@ -301,7 +301,7 @@ def test_remote_devices_are_not_looked_for_on_the_host_and_parts_of_one_are_one(
 
     assert problem(*parts, *remote) is None
     assert problem(*remote, said=("exit 0",)) is None
-    assert problem(*parts, device("host1", 1, True)) == "1 devices found, 2 composed"
+    assert problem(*parts, device("host1", 1, True)) == "only 1 of 2 devices found"
     only_remote = Composition((ComposedHost("host1", 4, 8.0, remote),))
     assert " ".join(CUDA.list_command) not in build_devices_script(site, only_remote)[0]
 
@@ -367,14 +367,14 @@ def test_a_plan_refuses_one_program_on_devices_that_are_used_in_two_ways(tmp_pat
     planned(tmp_path / "alike")
     other = {**LAUNCH, "where": "pool", "of": None, "fraction": "1/2"}
     with pytest.raises(
-        ConfigError, match=r"'1x2-hybrid': workload 'program' is one program .* different ways"
+        ConfigError, match=r"'1x2-hybrid': workload 'program' is one program .* different prefixes"
     ) as caught:
         planned(tmp_path / "differ", launch=[LAUNCH, other])
     assert "`launch: per_rank`" in str(caught.value)
     planned(tmp_path / "ranks", launch=[LAUNCH, other], **{"workloads.program.launch": "per_rank"})
     tasks = {"workloads.program.launch": "srun", "system.launcher": "slurm"}
     planned(tmp_path / "tasks", launch=[LAUNCH, other], **tasks)
-    with pytest.raises(ConfigError, match="different ways"):
+    with pytest.raises(ConfigError, match="different prefixes"):
         planned(tmp_path / "mpi", launch=[LAUNCH, other], **{"workloads.program.launch": "mpirun"})
     left_out = {"campaign.exclude": [{"when": "attach == 'hybrid'", "why": "not for one program"}]}
     planned(tmp_path / "left", launch=[LAUNCH, other], **left_out)

@@ -138,7 +138,7 @@ def test_what_a_program_leaves_in_the_background_is_ended_too(bench: Bench) -> N
 
 def test_a_preload_that_cannot_be_loaded_is_the_apparatus_failure(bench: Bench) -> None:
     step = Step(("true",), {}, {"host1": 1}, preload="campaign.no_such_room")
-    with pytest.raises(LaunchError, match="parent process of the ranks"):
+    with pytest.raises(LaunchError, match="process that forks the ranks"):
         bench.launcher.run(step, bench.mark, bench.log, bench.directory, StepLimits(5.0))
 
 

@@ -110,7 +110,7 @@ def test_one_program_for_all_ranks_is_on_the_first_host_and_said_to_cross_no_lin
 @pytest.mark.usefixtures("closed")
 @pytest.mark.parametrize("ranks", [{"host1": 3}, {"host9": 1}])
 def test_a_rank_without_a_device_is_no_run(ranks: dict[str, int]) -> None:
-    with pytest.raises(LaunchError, match=r"the composition has [02] there"):
+    with pytest.raises(LaunchError, match=r"the composition has only [02] devices on this host"):
         opened((1, 1)).place_processes(step(**ranks))
 
 

@@ -13,7 +13,7 @@ def without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that stand for Slurm's answer at once: nothing is to be waited for."""
     monkeypatch.setattr(job_queue, "MIN_RETRY_S", 0.02)
     monkeypatch.setattr(job_cancellation, "MIN_PAUSE_S", 0.02)
-    monkeypatch.setattr(job_submission, "_SBATCH_S", 0.0)
+    monkeypatch.setattr(job_submission, "_SBATCH_DELAY_S", 0.0)
     monkeypatch.setattr(poll, "_MAX_FRESH_AGE_S", 0.0)
 
 

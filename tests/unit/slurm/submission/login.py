@@ -65,7 +65,7 @@ class Login:
         plan = self.results.lease_plans / f"{lease}.json"
         if not plan.exists():
             for each in plans_of(self.campaign).values():
-                write_atomic(plan.with_name(f"{each.lease}.json"), each.text())
+                write_atomic(plan.with_name(f"{each.lease}.json"), each.format_text())
         root = str(self.results.root.resolve())
         document = composition.document() if composition else None
         token = hash_document([lease, hosts, use])

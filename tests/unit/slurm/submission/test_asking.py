@@ -90,7 +90,7 @@ def test_who_holds_devices_does_not_wait_for_room_in_the_queue(tmp_path: Path, f
     first, second = here.leases()
     here.submit(first)
     started_s = time.monotonic()
-    with here.measuring(second), pytest.raises(StillQueuedError, match="max_jobs is 1"):
+    with here.measuring(second), pytest.raises(StillQueuedError, match="the limit of 1 job is reached"):
         here.submitter().submit(here.request(second), 0.5)
     assert time.monotonic() - started_s < 4
     assert len(fake_slurm.jobs()) == 1
@@ -169,7 +169,8 @@ def test_a_mistake_is_named_with_what_is_allowed(tmp_path: Path, fake_slurm: Fak
         "invalid partition specified: gpus\nsbatch: error: Batch job submission failed: Invalid partition name specified"
     )
     with pytest.raises(
-        ConfigError, match=r"system bench: slurm: 1x1-local.*c1: .*Invalid partition name.*; partitions here: gpu, wide"
+        ConfigError,
+        match=r"system bench: slurm: 1x1-local.*c1: .*Invalid partition name.*; available partitions: gpu, wide",
     ):
         here.submit(here.leases()[0])
     assert len(fake_slurm.calls("sbatch")) == 1

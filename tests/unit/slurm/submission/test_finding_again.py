@@ -124,7 +124,7 @@ def test_a_job_that_has_left_the_queue_is_known_by_its_log(here: Login, lease: s
 def test_an_sbatch_that_outlives_its_caller_is_given_time(
     tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_submission, "_SBATCH_S", 1.0)
+    monkeypatch.setattr(job_submission, "_SBATCH_DELAY_S", 1.0)
     here = login(tmp_path, ALIKE)
     lease = here.leases()[0]
     folder = here.results.submissions / ("0" * 16)
@@ -185,10 +185,10 @@ def test_how_a_driver_is_doing(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
     submitter = here.submitter()
     fate = submitter.check_driver(found)
     assert fate.alive
-    assert fate.words.startswith("job 1: ")
-    assert "Priority" in fate.words
+    assert fate.description.startswith("job 1 ")
+    assert "Priority" in fate.description
     fake_slurm.set("1", state="RUNNING", hosts="host2", reason="None")
-    assert "host2" in submitter.check_driver(found).words
+    assert "host2" in submitter.check_driver(found).description
     finish(found)
     fake_slurm.set("1", state="COMPLETED")
     assert submitter.check_driver(found).alive, "there is a result to be read"
@@ -279,8 +279,8 @@ def test_what_a_person_holds_and_what_befalls_all_hosts_is_waited_for(
     time.sleep(0.01)
     fate = submitter.check_driver(found)
     assert (fate.alive, fate.queued) == (alive, queued)
-    assert reason in fate.words
-    assert ("scontrol release 1" in fate.words) == reason.startswith("JobHeld")
+    assert reason in fate.description
+    assert ("scontrol release 1" in fate.description) == reason.startswith("JobHeld")
     assert set(fate.failed_hosts) == ({"host1"} if not alive else set())
 
 
@@ -304,7 +304,7 @@ def test_a_look_that_began_before_sbatch_answered_tells_nothing_of_the_job(
     lease = here.leases()[0]
     with here.measuring(lease):
         found = submitter.submit(here.request(lease))
-    assert submitter.check_driver(found).words == "job 1: was submitted"
+    assert submitter.check_driver(found).description == "job 1 was submitted"
 
 
 def test_a_pending_job_is_given_up_when_looks_in_a_row_find_that_it_cannot_start(
@@ -361,7 +361,7 @@ def test_a_job_that_got_the_number_later_is_neither_found_nor_cancelled(
     fake_slurm.put(last=0)
     assert fake_slurm.add("theirs", comment=comment, state="RUNNING", hosts="host1") == "1"
     fate = here.submitter().check_driver(found)
-    assert (fate.alive, "its id to another job" in fate.words) == (False, True)
+    assert (fate.alive, "its id to another job" in fate.description) == (False, True)
     here.submitter().stop(lease)
     assert fake_slurm.calls("scancel") == []
     assert fake_slurm.jobs()["1"]["state"] == "RUNNING"

@@ -26,12 +26,12 @@ def test_the_command_is_a_job_with_a_log_in_the_results(tmp_path: Path, fake_slu
     for option in ("--ntasks=1", "--partition=long", "--account=abc", "--requeue"):
         assert f"#SBATCH {option}\n" in script
     assert "constraint" not in script, "that is what leases ask for"
-    assert said.startswith(f"submitted job 1; it logs to {results.logs.resolve()}/run.1.log")
+    assert said.startswith(f"submitted job 1, which logs to {results.logs.resolve()}/run.1.log")
     assert results.logs.is_dir()
 
 
 def test_a_directory_with_a_line_break_is_refused(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    with pytest.raises(ConfigError, match="has a line break"):
+    with pytest.raises(ConfigError, match="contains a line break"):
         submit_command(COMMAND, Results(tmp_path / "re\nsults", "c"), SlurmOptions())
     assert fake_slurm.calls("sbatch") == []
 

@@ -40,7 +40,7 @@ class Module(SimpleNamespace):
 @pytest.fixture
 def xpu(monkeypatch: pytest.MonkeyPatch) -> Module:
     module = Module(count=2)
-    monkeypatch.setattr(rank_device, "device_module", lambda torch_type: module)
+    monkeypatch.setattr(rank_device, "get_device_module", lambda torch_type: module)
     return module
 
 
@@ -70,7 +70,7 @@ def test_a_rank_is_bound_to_the_socket_of_its_device(
     monkeypatch: pytest.MonkeyPatch, properties: dict[str, Any], address: str, beside: bool
 ) -> None:
     module = SimpleNamespace(get_device_properties=lambda device: SimpleNamespace(**properties))
-    monkeypatch.setattr(rank_device, "device_module", lambda torch_type: module)
+    monkeypatch.setattr(rank_device, "get_device_module", lambda torch_type: module)
     monkeypatch.setattr(rank_device, "find_nvidia_pci_address", lambda uuid: "0000:ca:00.0" if uuid == "5f6b" else "")
     bound: list[str] = []
 
@@ -97,7 +97,7 @@ def test_what_torch_has_loaded_for_a_gpu_is_told_by_its_version(monkeypatch: pyt
 
 def test_one_process_with_several_devices_says_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     module = SimpleNamespace(get_device_properties=lambda device: SimpleNamespace(uuid=f"uuid-{device.index}"))
-    monkeypatch.setattr(rank_device, "device_module", lambda torch_type: module)
+    monkeypatch.setattr(rank_device, "get_device_module", lambda torch_type: module)
     assert list_replica_uuids(torch.device("cuda", 0), 3) == ("uuid-1", "uuid-2")
     assert list_replica_uuids(torch.device("cuda", 0), 1) == list_replica_uuids(torch.device("cpu"), 3) == ()
 

@@ -61,7 +61,7 @@ def test_fp16_o2_keeps_norms_and_what_the_optimizer_updates_in_fp32(model: str) 
     trainable = build_model(model, spec.resolve_options())
     training = Training(spec, trainable, make_feed(spec, trainable, 0, 1, CPU)[0], CPU, 1)
     training.warm_up()
-    norms = {id(weight) for norm in precision.weighted_norms(trainable) for weight in norm.parameters()}
+    norms = {id(weight) for norm in precision.find_weighted_norms(trainable) for weight in norm.parameters()}
     assert norms
     updated = [weight for group in training.strategy.optimizer.param_groups for weight in group["params"]]
     assert {weight.dtype for weight in updated} == {torch.float32}

@@ -102,15 +102,15 @@ def compare(
             f"The primary metric of campaign {base.name} is {metric.name}, and that of {other.name} is "
             f"{other_metric.name}; set the same `metric` in both campaigns"
         )
-    matched = match_cells(base.cells, other.cells)
-    rows = _compare_cells(matched, base, other, spread)
+    matches = match_cells(base.cells, other.cells)
+    rows = _compare_cells(matches, base, other, spread)
     means = _average_ratios(rows, spread)
     comparison = CampaignComparison(
         *_distinguish_names(base.name, other.name),
         rows,
         means,
-        _list_unmatched(matched.only_base),
-        _list_unmatched(matched.only_other),
+        _list_unmatched(matches.only_base),
+        _list_unmatched(matches.only_other),
         tuple(compare_contexts(base.context, other.context)),
         metric,
         _describe_protocols(rows, base, other),
@@ -125,7 +125,7 @@ def compare(
     violations = [
         violation
         for rule in rules
-        for violation in _find_violations(rule, comparison, matched, (base.runs, other.runs))
+        for violation in _find_violations(rule, comparison, matches, (base.runs, other.runs))
     ]
     return replace(
         comparison,
@@ -139,9 +139,9 @@ def _distinguish_names(base: str, other: str) -> tuple[str, str]:
     return (base, other) if base != other else (f"{base} (A)", f"{other} (B)")
 
 
-def _compare_cells(matched: CellMatches, base: Tables, other: Tables, spread: CampaignSpread | None) -> pd.DataFrame:
+def _compare_cells(matches: CellMatches, base: Tables, other: Tables, spread: CampaignSpread | None) -> pd.DataFrame:
     """Compare each matched pair of cells and return one row per pair."""
-    base_cells, other_cells = matched.base, matched.other
+    base_cells, other_cells = matches.base, matches.other
     # The same cell in two campaigns gets two ids. Otherwise it would be compared with itself.
     compared_cells = other_cells.assign(cell_id="other " + other_cells["cell_id"].astype("str"))
     reference_cells = base_cells.assign(cell_id="base " + base_cells["cell_id"].astype("str"))
@@ -156,8 +156,8 @@ def _compare_cells(matched: CellMatches, base: Tables, other: Tables, spread: Ca
         cell=_describe_cells(base_cells),
         cell_id=base_cells["cell_id"],
         other_cell_id=other_cells["cell_id"],
-        by=matched.methods,
-        differs=matched.differences,
+        by=matches.methods,
+        differs=matches.differences,
         base_state=base_cells["state"],
         state=other_cells["state"],
         base_outcome=_list_outcomes(base_cells),
@@ -347,7 +347,7 @@ def _list_unmatched(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _find_violations(
-    rule: RegressionRule, comparison: CampaignComparison, matched: CellMatches, runs: tuple[pd.DataFrame, pd.DataFrame]
+    rule: RegressionRule, comparison: CampaignComparison, matches: CellMatches, runs: tuple[pd.DataFrame, pd.DataFrame]
 ) -> Iterable[RuleViolation]:
     """Return the violations of a rule in a comparison."""
     rows = comparison.rows
@@ -361,20 +361,20 @@ def _find_violations(
         # Cells and means of one rule are one family, so a rule fails by chance in 5 of 100 comparisons.
         family = pd.concat([rows[["ratio", "p"]], means[["ratio", "p"]]])
         # More of a cost is a smaller ratio.
-        change = family["ratio"] if metric.higher else 1 / family["ratio"]
+        change = family["ratio"] if metric.is_higher_better else 1 / family["ratio"]
         return find_change_violations(
             rule, [*cell_names, *mean_names], change.to_numpy(), intervals.adjust_p_values(family["p"])
         )
     if rule.quantity == THROUGHPUT.label:
         rule = replace(rule, quantity=THROUGHPUT.name)
-    ratios = _compare_by_metric(rule, matched, runs, metric)
+    ratios = _compare_by_metric(rule, matches, runs, metric)
     p = intervals.adjust_p_values(ratios.compute_p_values())
     # The ratio of the metric itself: a larger value is a larger cost.
     return find_change_violations(rule, cell_names, 1 / ratios.estimate.ratio, p)
 
 
 def _compare_by_metric(
-    rule: RegressionRule, matched: CellMatches, runs: tuple[pd.DataFrame, pd.DataFrame], metric: Metric
+    rule: RegressionRule, matches: CellMatches, runs: tuple[pd.DataFrame, pd.DataFrame], metric: Metric
 ) -> Ratios:
     """Compare the matched cells by a metric of their valid runs, as ratios of cost.
 
@@ -395,11 +395,11 @@ def _compare_by_metric(
             )
     design = comparisons.build_design(_combine_runs(*runs), column=rule.quantity, higher_is_better=False)
     compared_cells, reference_cells = (
-        "other " + matched.other["cell_id"].astype("str"),
-        "base " + matched.base["cell_id"].astype("str"),
+        "other " + matches.other["cell_id"].astype("str"),
+        "base " + matches.base["cell_id"].astype("str"),
     )
     return changes.test_against_other_groups(
-        comparisons.compute_ratios(compared_cells, reference_cells, design), matched.base["configuration"]
+        comparisons.compute_ratios(compared_cells, reference_cells, design), matches.base["configuration"]
     )
 
 
@@ -427,12 +427,12 @@ def build_document(comparison: CampaignComparison) -> dict[str, Any]:
         "only_other": _to_plain_records(comparison.only_other),
         "surroundings": [asdict(item) for item in comparison.context_differences],
         "rules": list(comparison.rules),
-        "broken": [_violation_document(item) for item in comparison.violations],
-        "untested": [_violation_document(item) for item in comparison.untested_violations],
+        "broken": [_build_violation_document(item) for item in comparison.violations],
+        "untested": [_build_violation_document(item) for item in comparison.untested_violations],
     }
 
 
-def _violation_document(violation: RuleViolation) -> dict[str, Any]:
+def _build_violation_document(violation: RuleViolation) -> dict[str, Any]:
     return {name: value for name, value in asdict(violation).items() if name != "tested"}
 
 

@@ -45,7 +45,7 @@ def match_cells(base: pd.DataFrame, other: pd.DataFrame) -> CellMatches:
     Of several equal cells, the n-th of one table is matched with the n-th of the other.
     """
     options = sorted({*list_option_columns(base), *list_option_columns(other)})
-    base_table, other_table = _with_option_columns(base, options), _with_option_columns(other, options)
+    base_table, other_table = _add_option_columns(base, options), _add_option_columns(other, options)
     content = _pair_rows(base_table, other_table, [*HARDWARE_COLUMNS, *_AXES, *options])
     unmatched_base, unmatched_other = (
         _exclude_rows(base_table, content["base"]),
@@ -78,7 +78,7 @@ def match_cells(base: pd.DataFrame, other: pd.DataFrame) -> CellMatches:
     )
 
 
-def _with_option_columns(cells: pd.DataFrame, options: list[str]) -> pd.DataFrame:
+def _add_option_columns(cells: pd.DataFrame, options: list[str]) -> pd.DataFrame:
     """Return the table with a text column for each option, empty if the campaign has no such axis."""
     option_values = {
         name: cells[name].astype("object").where(cells[name].notna(), "").map(_format_option)

@@ -56,7 +56,7 @@ def list_condition_differences(claim: Claim, mapping: CampaignMapping, claim_val
     return (*missing_device, *claim_values.mismatches)
 
 
-def accepted_interval(claim: Claim, mapping: CampaignMapping) -> tuple[float | None, float | None]:
+def compute_accepted_interval(claim: Claim, mapping: CampaignMapping) -> tuple[float | None, float | None]:
     """Return the closed interval of values that agree with a claim, in the unit of the computed quantity.
 
     An open end is None.
@@ -69,7 +69,7 @@ def compute_distance_pct(claim: Claim, mapping: CampaignMapping, claim_values: C
 
     The distance is 0 inside the range. Return None if a distance is meaningless: for an order, a description, or an end of 0.
     """
-    ends = accepted_throughput(claim, mapping)
+    ends = compute_accepted_throughput(claim, mapping)
     distances = [0.0]
     for value in claim_values.values if claim_values.trend is None else ():
         if isinstance(value.value, str):
@@ -86,7 +86,7 @@ def differs_confidently(claim: Claim, mapping: CampaignMapping, claim_values: Cl
     """Return whether a value's whole interval is outside the accepted range, or a pair is in the opposite order."""
     if claim_values.trend is not None:
         return claim_values.trend.opposite > 0
-    low, high = accepted_throughput(claim, mapping)
+    low, high = compute_accepted_throughput(claim, mapping)
     estimates = [
         value for value in claim_values.values if not isinstance(value.value, str) and not math.isnan(value.low)
     ]
@@ -111,12 +111,12 @@ def _to_relative_throughput(mapping: CampaignMapping, value: float) -> float:
     return 1 / value if mapping.compute == "time_ratio" else value
 
 
-def accepted_throughput(claim: Claim, mapping: CampaignMapping) -> tuple[float, float]:
+def compute_accepted_throughput(claim: Claim, mapping: CampaignMapping) -> tuple[float, float]:
     """Return the lowest and highest relative throughput that agrees with a claim.
 
     A printed number is widened by `REPEATABILITY_PCT`.
     """
-    low, high = accepted_interval(claim, mapping)
+    low, high = compute_accepted_interval(claim, mapping)
     ends = [None if end is None else _to_relative_throughput(mapping, end) for end in (low, high)]
     rate_low, rate_high = (
         reversed(ends) if mapping.compute in ("time_ratio", "time_increase_pct", "throughput_drop_pct") else ends
@@ -144,7 +144,7 @@ def _judge_value(claim: Claim, mapping: CampaignMapping, value: ClaimValue) -> C
     """Return the verdict on one measured value of a claim."""
     if isinstance(value.value, str):
         return "agrees" if value.value == claim.value else "differs"
-    accepted_low, accepted_high = accepted_interval(claim, mapping)
+    accepted_low, accepted_high = compute_accepted_interval(claim, mapping)
     low, high = (
         -math.inf if accepted_low is None else accepted_low,
         math.inf if accepted_high is None else accepted_high,

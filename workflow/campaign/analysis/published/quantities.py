@@ -107,7 +107,11 @@ def evaluate_claim(claim: Claim, references: ReferenceSet, tables: Tables) -> Cl
 
 def _evaluate_measurements(mapping: CampaignMapping, references: ReferenceSet, tables: Tables) -> ClaimValues:
     """Return the throughput, or the metric, of the cells or pairs of cells that a claim is about."""
-    design = _metric_design(mapping, tables) if mapping.compute.startswith("metric") else _throughput_design(tables)
+    design = (
+        _build_metric_design(mapping, tables)
+        if mapping.compute.startswith("metric")
+        else _build_throughput_design(tables)
+    )
     if mapping.compute == "metric":
         rows = select_cells(tables.cells[tables.cells["n_ok"] > 0], references, mapping)
         rows = rows.drop_duplicates("workload") if mapping.columns == ("parameters",) else rows
@@ -116,7 +120,7 @@ def _evaluate_measurements(mapping: CampaignMapping, references: ReferenceSet, t
         scale = rows["ranks"].to_numpy() if mapping.times_ranks else 1.0
         value, low, high = (
             bound[positions] * scale
-            for bound in design.estimate_locations()[0].compute_bounds(_adjusted_confidence(rows))
+            for bound in design.estimate_locations()[0].compute_bounds(_adjust_confidence(rows))
         )
         # A value that is equal in all runs, such as a number of parameters, is no estimate.
         errors = design.estimate_errors(rows["cell_id"], np.zeros(len(rows), dtype=np.int64))
@@ -125,7 +129,7 @@ def _evaluate_measurements(mapping: CampaignMapping, references: ReferenceSet, t
         rows = pair_cells(tables.cells, references, mapping)
         ratios, scale = _compute_ratios(mapping, rows, design)
         value, low, high = _CONVERSIONS[mapping.compute](
-            *(bound * scale for bound in ratios.estimate.compute_bounds(_adjusted_confidence(rows)))
+            *(bound * scale for bound in ratios.estimate.compute_bounds(_adjust_confidence(rows)))
         )
         is_finite = np.isfinite(value)
         rows, value, low, high = (
@@ -149,7 +153,7 @@ def _compute_ratios(mapping: CampaignMapping, rows: pd.DataFrame, design: Design
     return comparisons.compute_ratios(rows["against_cell_id"], rows["cell_id"], design), scale
 
 
-def _throughput_design(tables: Tables) -> Design:
+def _build_throughput_design(tables: Tables) -> Design:
     """Return the design that compares cells by throughput, also if the campaign has another primary metric.
 
     Raises NotMeasuredError if no run has a throughput.
@@ -176,7 +180,7 @@ _CONVERSIONS: Mapping[str, _Conversion] = {
 }
 
 
-def _metric_design(mapping: CampaignMapping, tables: Tables) -> Design:
+def _build_metric_design(mapping: CampaignMapping, tables: Tables) -> Design:
     """Return the design that compares cells by a claim's metric over valid runs.
 
     Raises NotMeasuredError if no run has the metric.
@@ -208,7 +212,7 @@ def _require_rows(rows: pd.DataFrame, mapping: CampaignMapping) -> pd.DataFrame:
     return rows
 
 
-def _adjusted_confidence(rows: pd.DataFrame) -> float:
+def _adjust_confidence(rows: pd.DataFrame) -> float:
     """Return the confidence level of each row for which all rows together have 95 % (Bonferroni)."""
     return 1 - (1 - CONFIDENCE_LEVEL) / max(len(rows), 1)
 
@@ -222,7 +226,9 @@ def _count_trend(rows: pd.DataFrame, mapping: CampaignMapping, tables: Tables) -
         axis_values = rows[find_column(rows, mapping.along)].to_numpy(dtype=np.float64)
         equal_axes = [name for name in select_equal_columns(rows, mapping) if name != find_column(rows, mapping.along)]
     except NotMeasuredError:
-        metric = _metric_design(mapping.model_copy(update={"columns": (mapping.along,), "bytes_per_step": ()}), tables)
+        metric = _build_metric_design(
+            mapping.model_copy(update={"columns": (mapping.along,), "bytes_per_step": ()}), tables
+        )
         positions = metric.find_cell_indices(rows["cell_id"])
         axis_values = np.where(positions >= 0, metric.value[positions], np.nan)
         equal_axes = [name for name in select_equal_columns(rows, mapping) if name not in ("workload", "batch")]
@@ -254,12 +260,10 @@ def _evaluate_efficiency(
     )
     if efficiency_pairs.empty:
         raise NotMeasuredError("only one number of devices was measured")
-    design = _throughput_design(tables)
+    design = _build_throughput_design(tables)
     ratios = comparisons.compute_ratios(efficiency_pairs["cell_id"], efficiency_pairs["cell_id_first"], design)
     scale = (100 * efficiency_pairs["ranks_first"] / efficiency_pairs["ranks"]).to_numpy()
-    value, low, high = (
-        bound * scale for bound in ratios.estimate.compute_bounds(_adjusted_confidence(efficiency_pairs))
-    )
+    value, low, high = (bound * scale for bound in ratios.estimate.compute_bounds(_adjust_confidence(efficiency_pairs)))
     efficiency_pairs = efficiency_pairs.assign(_value=value, _low=low, _high=high, _tested=ratios.is_tested)
     lowest = efficiency_pairs.loc[efficiency_pairs.groupby(keys, sort=False)["_value"].idxmin()].reset_index(drop=True)
     max_measured = int(efficiency_pairs["ranks"].max())
@@ -271,7 +275,7 @@ def _evaluate_variation(mapping: CampaignMapping, references: ReferenceSet, tabl
     """Return the variation of throughput among otherwise equal cells, or its difference between two sets of models."""
     measured_cells = tables.cells[tables.cells["n_ok"] > 0]
     rows = select_cells(measured_cells, references, mapping)
-    design = _throughput_design(tables)
+    design = _build_throughput_design(tables)
     spread = _compute_variation(rows, mapping, design)
     if mapping.against_models:
         other_mapping = mapping.model_copy(update={"models": mapping.against_models})
@@ -320,9 +324,7 @@ def _compute_variation(rows: pd.DataFrame, mapping: CampaignMapping, design: Des
     bound_inputs = zip(
         variation["_value"] / 100, groups.size(), groups["_variance"].mean(), groups["_freedom"].min(), strict=True
     )
-    bounds = (
-        np.array([compute_spread_bounds(*inputs, _adjusted_confidence(variation)) for inputs in bound_inputs]) * 100
-    )
+    bounds = np.array([compute_spread_bounds(*inputs, _adjust_confidence(variation)) for inputs in bound_inputs]) * 100
     is_tested = groups["_tested"].all().to_numpy()
     return variation.assign(_low=bounds[:, 0], _high=bounds[:, 1], _tested=is_tested)[[*rows.columns, "_low", "_high"]]
 
@@ -368,15 +370,17 @@ def _evaluate_links(mapping: CampaignMapping, links: Sequence[Mapping[str, Any]]
     if mapping.compute == "host_to_device_gb_per_s":
         copies = [(link["document"].get("host_device") or {}).get("h2d_gb_per_s") or () for link in links]
         values_measured = [value for values in copies for value in values if value is not None]
-        median_range = _median_and_range(values_measured, "copies from host to device were not measured")
+        median_range = _compute_median_and_range(values_measured, "copies from host to device were not measured")
         return ClaimValues((ClaimValue(*median_range, f"{len(values_measured)} devices"),))
     matrix = _LINK_MATRICES[mapping.compute]
     link_pairs = list(_iterate_link_pairs(links, matrix, mapping.ends))
-    value, low, high = _median_and_range([value for value, _ in link_pairs], _describe_missing_link(mapping.ends))
+    value, low, high = _compute_median_and_range(
+        [value for value, _ in link_pairs], _describe_missing_link(mapping.ends)
+    )
     words = f"{len(link_pairs)} pairs {' and '.join(mapping.ends)}"
     if mapping.compute == "link_ratio":
         reference_values = [value for value, _ in _iterate_link_pairs(links, matrix, mapping.against_ends)]
-        reference_median, reference_min, reference_max = _median_and_range(
+        reference_median, reference_min, reference_max = _compute_median_and_range(
             reference_values, _describe_missing_link(mapping.against_ends)
         )
         value, low, high = value / reference_median, low / reference_max, high / reference_min
@@ -398,7 +402,7 @@ def _describe_missing_link(ends: Sequence[str]) -> str:
     return f"no link between a {' and a '.join(ends)} device on the same host was measured"
 
 
-def _median_and_range(values: Sequence[float], reason: str) -> tuple[float, float, float]:
+def _compute_median_and_range(values: Sequence[float], reason: str) -> tuple[float, float, float]:
     """Return the median, minimum and maximum of values. Raises NotMeasuredError with the given reason if there are none."""
     if not values:
         raise NotMeasuredError(reason)

@@ -88,17 +88,17 @@ def pair_cells(cells: pd.DataFrame, references: ReferenceSet, mapping: CampaignM
             [],
         )
     prefixed_references = reference_cells.drop(columns=MISMATCH_COUNT).add_prefix("against_")
-    merged = (
+    pairs = (
         cells_of_claim.merge(
             prefixed_references, left_on=keys, right_on=[f"against_{key}" for key in keys], how="inner"
         )
         if keys
         else cells_of_claim.merge(prefixed_references, how="cross")
     )
-    merged = merged[merged["cell_id"] != merged["against_cell_id"]]
-    if merged.empty:
+    pairs = pairs[pairs["cell_id"] != pairs["against_cell_id"]]
+    if pairs.empty:
         raise NotMeasuredError("no two measured cells differ only in the claimed property")
-    return _keep_fewest_mismatches(merged.reset_index(drop=True), references, mapping.models)
+    return _keep_fewest_mismatches(pairs.reset_index(drop=True), references, mapping.models)
 
 
 def _find_candidates(cells: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping) -> pd.DataFrame:
@@ -122,9 +122,9 @@ def describe_condition_mismatches(
     Examples are 'device v100 instead of a100-40gb' and 'program resnet50 instead of ..'.
     """
     descriptions: dict[str, None] = {}
-    for axis, name, allowed in _list_conditions(rows, references, mapping):
-        for value in _list_distinct(rows.loc[~_meets_condition(rows[name], allowed), name]):
-            descriptions[f"{axis} {value} instead of {_join_with_or(allowed)}"] = None
+    for axis, name, allowed_values in _list_conditions(rows, references, mapping):
+        for value in _list_distinct(rows.loc[~_meets_condition(rows[name], allowed_values), name]):
+            descriptions[f"{axis} {value} instead of {_join_with_or(allowed_values)}"] = None
     models = [] if is_about_model(mapping) else [references.models[name] for name in mapping.models]
     documented_workloads = [workload for model in models for workload in model.same]
     for model in models:
@@ -176,8 +176,8 @@ def filter_by_expression(cells: pd.DataFrame, references: ReferenceSet, text: st
 def _count_mismatches(rows: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping) -> pd.Series[int]:
     """Return the number of the document's conditions that each row misses."""
     mismatch_counts = pd.Series(0, index=rows.index)
-    for _, name, allowed in _list_conditions(rows, references, mapping):
-        mismatch_counts += ~_meets_condition(rows[name], allowed)
+    for _, name, allowed_values in _list_conditions(rows, references, mapping):
+        mismatch_counts += ~_meets_condition(rows[name], allowed_values)
     for model in () if is_about_model(mapping) else map(references.models.__getitem__, mapping.models):
         mismatch_counts += rows["workload"].isin(model.like)
         if model.batch and mapping.compute != "largest_batch":
@@ -193,19 +193,19 @@ def _list_conditions(
     Conditions on axes that the campaign does not have are left out, as they cannot be missed.
     """
     run_conditions = {} if is_about_model(mapping) else references.way
-    for axis, allowed in {**run_conditions, **mapping.under}.items():
+    for axis, allowed_values in {**run_conditions, **mapping.under}.items():
         try:
-            yield axis, find_column(rows, axis), allowed
+            yield axis, find_column(rows, axis), allowed_values
         except NotMeasuredError:
             continue
 
 
-def _meets_condition(values: pd.Series, allowed: Sequence[object]) -> pd.Series[bool]:
+def _meets_condition(values: pd.Series, allowed_values: Sequence[object]) -> pd.Series[bool]:
     """Return which values are among the allowed ones, compared as text.
 
     Boolean options are text in tables.
     """
-    return values.map(str).isin([str(value) for value in allowed])
+    return values.map(str).isin([str(value) for value in allowed_values])
 
 
 def is_about_model(mapping: CampaignMapping) -> bool:

@@ -39,7 +39,7 @@ from campaign.spec.system_file import SystemFile
 _NO_CANDIDATE = "no configuration fulfils the constraints"
 _NO_CANDIDATE_REASONS = {
     PER_JOULE: "power was not sampled in any cell",
-    PER_PRICE: "the system file has no prices; set `price_per_h` of its devices",
+    PER_PRICE: "the system file has no prices; set `compute_price_per_h` of its devices",
 }
 _NO_MIX = "no configuration ran every workload of the mix with its fastest precision and options; select others with --constraint"
 _NO_MEASUREMENT = "No cell was measured, so there is nothing to recommend."
@@ -90,9 +90,9 @@ def _apply_metric(request: RecommendationRequest, metric: Metric) -> Recommendat
     if metric == THROUGHPUT:
         return request
     objectives = (RecommendationObjective(BEST),) if request.objectives is DEFAULT_OBJECTIVES else request.objectives
-    if unsupported := [objective.command_line_text for objective in objectives if objective.name != BEST]:
+    if unsupported_objectives := [objective.command_line_text for objective in objectives if objective.name != BEST]:
         raise ConfigError(
-            f"--objective {unsupported[0]} needs throughput, but the primary metric of the campaign is {metric.name}; "
+            f"--objective {unsupported_objectives[0]} needs throughput, but the primary metric of the campaign is {metric.name}; "
             f"use '{BEST}', which then means the best {metric.label}"
         )
     return replace(request, objectives=tuple(replace(objective, metric=metric) for objective in objectives))

@@ -1,7 +1,7 @@
 """Candidates of a recommendation: one row per measured cell with its shape, its result, and the price of its devices. Pure.
 
 Columns: workload, SHAPE, batch, precision, options, `configuration`, `system`, `ranks`, `devices`, `batch_global`,
-`price_per_h`, `energy_j` (joules per sample, nan without samples of power), `shape` (a number per shape and system),
+`compute_price_per_h`, `read_energy_j` (joules per sample, nan without samples of power), `shape` (a number per shape and system),
 `cell` (its id in the design that compares it), `cells` (the ids of the measured cells behind it), and the columns of
 `add_results`.
 """

@@ -193,7 +193,7 @@ def _build_choice(
     return RecommendedChoice(
         configuration=str(row["configuration"]),
         shape=shape,
-        words=Configuration(name="", **shape).words(),
+        words=Configuration(name="", **shape).describe(),
         batches=str(row["batch"]) if question.objective.name == MIX else f"batch {row['batch']}",
         value=value,
         low=low if np.isfinite(low) else None,

@@ -113,14 +113,14 @@ class RecommendationObjective:
     def meaning(self) -> str:
         """Meaning of the objective in words."""
         if self.metric != metrics.THROUGHPUT:
-            return f"the {'highest' if self.metric.higher else 'lowest'} {self.metric.label}"
+            return f"the {'highest' if self.metric.is_higher_better else 'lowest'} {self.metric.label}"
         return _OBJECTIVES[self.name][0].replace("so many percent", f"{self.within_pct:g}\u202f%")
 
     @property
     def scale(self) -> ScoreScale:
         """Scale and unit in which scores of the objective are shown."""
         if self.metric != metrics.THROUGHPUT:
-            return ScoreScale(1 if self.metric.higher else -1, wording.format_rate, self.metric.unit)
+            return ScoreScale(1 if self.metric.is_higher_better else -1, wording.format_rate, self.metric.unit)
         scale = _OBJECTIVES[self.name][1]
         return replace(scale, unit=f"{self.currency} {scale.unit}".lstrip()) if self.name == PER_PRICE else scale
 

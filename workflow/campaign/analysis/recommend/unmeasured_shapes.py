@@ -71,11 +71,11 @@ def list_unmeasured_shapes(
 
 def build_device_pool(system: SystemFile, device: str) -> DeviceModelPool:
     """Return the usable devices of a model in a system."""
-    usable_hosts = set(system.usable_hosts())
+    usable_hosts = set(system.list_usable_hosts())
     local_counts = [
         sum(entry.count for entry in group.devices if entry.kind == "gpu" and entry.model == device)
         for group in system.hosts
-        for name in group.names()
+        for name in group.list_names()
         if name in usable_hosts
     ]
     pool = () if system.fabric.get("kind") == "static" else system.pool

@@ -177,9 +177,9 @@ class CellPairs:
         self, places: Integers, values: npt.NDArray[Any], default: float = np.nan
     ) -> npt.NDArray[Any]:
         """Return an array over all pairs with the values at their indices, and the default elsewhere."""
-        expanded = np.full(self.cell.size, default, dtype=values.dtype)
-        expanded[places] = values
-        return expanded
+        all_values = np.full(self.cell.size, default, dtype=values.dtype)
+        all_values[places] = values
+        return all_values
 
     def add_variances(self, pool: PooledVariance) -> tuple[Floats, Floats]:
         """Return the variance of the difference of both cells, with its degrees of freedom.

@@ -195,12 +195,12 @@ def compare_device_counts(cells: pd.DataFrame, design: Design, metric: Metric = 
     has_two_counts = bool((_count_measured_levels(rows, equal, "ranks") >= 2).any())
     rows = rows[(counts >= 2) & has_two_counts].sort_values([*equal, "ranks", "hosts"], ignore_index=True)
     table = compare_with_reference(
-        rows, equal, _mark_first_measured(rows, equal), design, metric.scales and not metric.is_per_device
+        rows, equal, _mark_first_measured(rows, equal), design, metric.has_efficiency and not metric.is_per_device
     )
     times = table["ranks"] / table["against_ranks"]
     if metric.is_per_device:
         table = table.assign(**{name: table[name] * times for name in ("ratio", "ratio_low", "ratio_high")})
-    ideal = times if metric.scales else times * np.nan
+    ideal = times if metric.has_efficiency else times * np.nan
     at_count = [*equal, "ranks"]
     measured_here = _count_measured_levels(table, at_count, "hosts") > 0
     compact = _mark_first_measured(table, at_count) | (~measured_here & ~table.duplicated(at_count))

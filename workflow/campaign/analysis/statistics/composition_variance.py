@@ -503,7 +503,9 @@ def pool_variances(
         limit = effective[stratum]
         # Items that share leases have fewer effective degrees of freedom, and so has the pool that they form.
         group_freedom = np.where(has_variance, np.minimum(weight[group_index] * limit / total[stratum], limit), 0.0)
-    moderated = np.maximum(group_variance, (prior * pool + group_freedom * group_variance) / (prior + group_freedom))
+    moderated_variance = np.maximum(
+        group_variance, (prior * pool + group_freedom * group_variance) / (prior + group_freedom)
+    )
     moderated_freedom = np.minimum(prior + group_freedom, limit)
     with np.errstate(divide="ignore", invalid="ignore"):
         remaining_variance = (
@@ -514,7 +516,11 @@ def pool_variances(
     # The variance of a noisy item differs, so it gains no degrees of freedom from the others.
     moderated_freedom = np.where(is_noisy, group_freedom, moderated_freedom)
     return PooledVariance(
-        np.where(has_variance, moderated, pool), np.where(has_variance, moderated_freedom, limit), pool, limit, is_noisy
+        np.where(has_variance, moderated_variance, pool),
+        np.where(has_variance, moderated_freedom, limit),
+        pool,
+        limit,
+        is_noisy,
     )
 
 

@@ -167,7 +167,9 @@ def adjust_by_reference(runs: pd.DataFrame, reference: pd.DataFrame, *, higher_i
         return runs
     deviation_by_lease = leases.set_index("lease_id")["deviation"]
     start = (runs["started"] - reference.loc[reference["status"] == "ok", "started"].min()) / _HOUR_S
-    interpolated = np.interp(start.groupby(runs["lease_id"]).transform("mean"), leases["time_h"], leases["deviation"])
+    interpolated_deviation = np.interp(
+        start.groupby(runs["lease_id"]).transform("mean"), leases["time_h"], leases["deviation"]
+    )
     deviation = runs["lease_id"].map(deviation_by_lease).astype("float64").to_numpy()
-    cost = np.exp(np.where(np.isfinite(deviation), deviation, interpolated))
+    cost = np.exp(np.where(np.isfinite(deviation), deviation, interpolated_deviation))
     return runs.assign(value=runs["value"] * cost if higher_is_better else runs["value"] / cost)

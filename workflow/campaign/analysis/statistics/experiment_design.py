@@ -38,7 +38,7 @@ from campaign.common.intervals import (
 )
 from campaign.spec.earlier_spread import EarlierSpread, parse_spreads
 from campaign.spec.metric import read_primary_metric
-from campaign.spec.run_numbers import BLOCK_ORDERS, composition_of
+from campaign.spec.run_numbers import BLOCK_ORDERS, get_composition_number
 
 # Properties of a cell other than its configuration.
 _KIND_COLUMNS = ("system", "workload", "batch", "precision")
@@ -179,7 +179,7 @@ class Design:
                     )
                 )
                 spreads.append(EarlierSpread(campaign, workload, metric, pool, freedom, float(np.mean(1.0 / runs))))
-        return tuple(item for item in spreads if item.usable)
+        return tuple(item for item in spreads if item.is_usable)
 
 
 def build_campaign_design(
@@ -195,7 +195,7 @@ def build_campaign_design(
         reference: runs of the reference; costs are adjusted by them if the protocol says so.
     """
     metric = read_primary_metric({"campaign": campaign})
-    higher_is_better, protocol = metric.higher, campaign.get("protocol")
+    higher_is_better, protocol = metric.is_higher_better, campaign.get("protocol")
     earlier = [spread for spread in parse_spreads(campaign.get("earlier_spread") or ()) if spread.metric == metric.name]
     if reference is None or reference.empty or not drift.is_adjusted(campaign):
         return build_design(runs, protocol, higher_is_better=higher_is_better, earlier=earlier)
@@ -231,24 +231,24 @@ def build_design(
     lease, block = _number_leases(rows, cell)
     host, hosts = _number_host_sets(rows)
     rows = rows.assign(cell=cell, cost=clipped_cost, lease=lease, block=block, host=host)
-    means, cost, on_lease = _compute_means(rows, groups)
+    means, cost, lease_run_variance = _compute_means(rows, groups)
     in_blocks = protocol is None or settings.get("lease_order") in BLOCK_ORDERS
     earlier_variance = composition_variance.borrow_earlier_variance(earlier, groups.workloads) if earlier else None
-    variances = composition_variance.estimate_location_variances(means, on_lease, in_blocks, earlier_variance)
+    variances = composition_variance.estimate_location_variances(means, lease_run_variance, in_blocks, earlier_variance)
     count = np.bincount(cell, minlength=cells)
     pool = _pool_run_variances(
         clipped_cost / compute_group_means(clipped_cost, cell, cells)[cell] - 1, cell, count - 1.0, groups
     )
     # Clipped runs count less, which increases the variance.
     weights = 1 / np.clip(kept_share, 0.5, 1.0) ** 2
-    of_runs = np.where(count > 1, pool.variance / np.maximum(count, 1) * weights, np.nan)
+    location_run_variance = np.where(count > 1, pool.variance / np.maximum(count, 1) * weights, np.nan)
     return Design(
         cells=pd.Index(names),
         cost=cost,
         runs=count,
         compositions=means.count_compositions(),
         weights=weights,
-        run_variance=(of_runs, np.where(pool.freedom > 0, pool.freedom, np.nan)),
+        run_variance=(location_run_variance, np.where(pool.freedom > 0, pool.freedom, np.nan)),
         variances=variances,
         host_effects=estimate_host_effects(means, hosts, variances.is_in_blocks),
         means=means,
@@ -324,7 +324,7 @@ def _number_leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Intege
     labels = rows["lease_id"].where(rows["lease_id"] != "", "no lease of " + rows["configuration"])
     lease = pd.factorize(labels)[0].astype(np.int64)
     numbers, index = np.unique(rows["repetition"].to_numpy(), return_inverse=True)
-    block = np.array([composition_of(int(run)) - 1 for run in numbers], dtype=np.int64)[index]
+    block = np.array([get_composition_number(int(run)) - 1 for run in numbers], dtype=np.int64)[index]
     if block.any():
         return lease, block
     # Compositions without numbers are ordered by time.
@@ -358,6 +358,6 @@ def _compute_means(rows: pd.DataFrame, groups: CellGroups) -> tuple[LeaseMeans, 
     )
     locations = compute_group_means(value, mean_cell, cells)
     residual = (cost - value[mean_index]) / locations[cell]
-    on_lease = _pool_run_variances(residual, cell, np.bincount(mean_cell, size - 1.0, cells), groups)
+    lease_run_variance = _pool_run_variances(residual, cell, np.bincount(mean_cell, size - 1.0, cells), groups)
     means = LeaseMeans(mean_cell, lease[first], block[first], host[first], size, value / locations[mean_cell], groups)
-    return means, locations, on_lease
+    return means, locations, lease_run_variance

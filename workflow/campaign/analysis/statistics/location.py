@@ -47,9 +47,9 @@ def clip_outliers(cost: Floats, cell: Integers, stratum: Integers) -> tuple[Floa
     limit = OUTLIER_LIMIT_SD * np.maximum(np.maximum(cell_sd, shared_sd[stratum]), _LOG_RESOLUTION)
     # With two runs, neither can be identified as the outlier.
     limit = np.where(size >= 3, limit, np.inf)[cell]
-    clipped = 1.0 + np.clip(relative - 1.0, -limit, limit)
+    clipped_cost = 1.0 + np.clip(relative - 1.0, -limit, limit)
     kept_share = np.bincount(cell, distance <= limit, count) / np.maximum(size, 1)
-    return clipped * middle[cell], kept_share
+    return clipped_cost * middle[cell], kept_share
 
 
 def _compute_medians(values: Floats, group: Integers, size: Integers) -> Floats:

@@ -64,14 +64,14 @@ def add_model_columns(rows: pd.DataFrame, series: Sequence[str], design: Design,
     curve_columns["fit_holds"] = [bool(name) and bool(fits[name].is_valid[index]) for index, name in enumerate(best)]
     residual = [float(fits[name].residual_pct[index]) if name else np.nan for index, name in enumerate(best)]
     curve_columns["fit_residual_pct"] = residual
-    fitted = np.array(
+    fitted_rates = np.array(
         [
             fits[name].expected[index] if name else np.full(curves.devices.shape[1], np.nan)
             for index, name in enumerate(best)
         ]
     )
     point_columns = {
-        "fit_per_s": fitted,
+        "fit_per_s": fitted_rates,
         "dip_expected_per_s": dips.expected,
         "dip_pct": dips.drop_pct,
         "dip_low": dips.low_pct,
@@ -134,17 +134,20 @@ def _list_parameter_columns(fits: Mapping[str, ScalingFit]) -> dict[str, npt.NDA
 
 def _add_bandwidth_column(rows: pd.DataFrame, series: Sequence[str], runs: pd.DataFrame) -> pd.DataFrame:
     """Add the effective bandwidth B, computed from bytes / B, if the runs report the bytes that a step reduces."""
-    unknown = np.full(len(rows), np.nan)
+    curve_bytes = np.full(len(rows), np.nan)
     if "allreduce_bytes_per_step" in runs.columns:
-        each = rows["cell_id"].map(runs.groupby("cell_id")["allreduce_bytes_per_step"].median())
-        unknown = (
-            each.groupby([rows[key] for key in series], sort=False, dropna=False)
+        bytes_per_step = rows["cell_id"].map(runs.groupby("cell_id")["allreduce_bytes_per_step"].median())
+        curve_bytes = (
+            bytes_per_step.groupby([rows[key] for key in series], sort=False, dropna=False)
             .transform("median")
             .to_numpy(dtype=np.float64)
         )
     ends = (("", ""), ("_low", "_high"), ("_high", "_low"))
     with np.errstate(divide="ignore"):
-        columns = {f"effective_gb_per_s{ending}": unknown / rows[f"bytes_over_b_ms{of}"] / 1e6 for ending, of in ends}
+        columns = {
+            f"effective_gb_per_s{ending}": curve_bytes / rows[f"bytes_over_b_ms{source_ending}"] / 1e6
+            for ending, source_ending in ends
+        }
     return rows.assign(**columns)
 
 

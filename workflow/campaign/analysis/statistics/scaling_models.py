@@ -167,13 +167,15 @@ def _fit_model(curves: ScalingCurves, model: str) -> ScalingFit:
     has_point, runs = curves.has_point, np.where(curves.has_point, curves.n_runs, 0.0)
     count = columns.shape[-1]
     # Rows of relative residuals, weighted by the runs behind them.
-    weighted = columns / target[..., None] * np.sqrt(runs)[..., None]
+    weighted_columns = columns / target[..., None] * np.sqrt(runs)[..., None]
     is_fitted = (has_point.sum(axis=1) > count) & (runs.sum(axis=1) > count + 2)
-    normal = np.where(is_fitted[:, None, None], np.einsum("cpi,cpj->cij", weighted, weighted), np.eye(count))
-    right_side = np.einsum("cpi,cp->ci", weighted, np.sqrt(runs))
+    normal = np.where(
+        is_fitted[:, None, None], np.einsum("cpi,cpj->cij", weighted_columns, weighted_columns), np.eye(count)
+    )
+    right_side = np.einsum("cpi,cp->ci", weighted_columns, np.sqrt(runs))
     linear = _solve_nonnegative_least_squares(normal, right_side)
-    fitted = np.maximum(np.einsum("cpi,ci->cp", columns, linear), np.finfo(float).tiny)
-    residual = np.where(has_point, np.log(fitted / target), 0.0)
+    fitted_values = np.maximum(np.einsum("cpi,ci->cp", columns, linear), np.finfo(float).tiny)
+    residual = np.where(has_point, np.log(fitted_values / target), 0.0)
     about_curve, (about_mean, freedom) = (runs * residual**2).sum(axis=1), curves.sum_run_squares()
     total = runs.sum(axis=1)
     # Exact data have no residuals. The floor keeps the logarithm finite and orders such fits by their parameters.
@@ -187,9 +189,9 @@ def _fit_model(curves: ScalingCurves, model: str) -> ScalingFit:
     parameters, low, high = _convert_parameters(model, linear, unbounded_parameters, covariance, quantile)
     is_unfitted = ~is_fitted[:, None]
     parameters, low, high = (np.where(is_unfitted, np.nan, values) for values in (parameters, low, high))
-    prediction = fitted if model == GUSTAFSON else 1.0 / fitted
-    expected = prediction * (curves.devices * curves.batch[:, None] if model == LATENCY else 1.0)
-    expected = np.where(is_unfitted | ~has_point, np.nan, expected)
+    prediction = fitted_values if model == GUSTAFSON else 1.0 / fitted_values
+    expected_throughput = prediction * (curves.devices * curves.batch[:, None] if model == LATENCY else 1.0)
+    expected_throughput = np.where(is_unfitted | ~has_point, np.nan, expected_throughput)
     residual_pct = 100 * np.sqrt((residual**2).sum(axis=1) / residual_freedom)
     return ScalingFit(
         model,
@@ -197,7 +199,7 @@ def _fit_model(curves: ScalingCurves, model: str) -> ScalingFit:
         low,
         high,
         criterion,
-        expected,
+        expected_throughput,
         is_rejected & is_fitted,
         np.where(is_fitted, residual_pct, np.nan),
     )
@@ -234,34 +236,34 @@ def _solve_nonnegative_least_squares(normal: Floats, right: Floats) -> Floats:
         for active in map(list, combinations(range(count), size)):
             part = np.linalg.solve(normal[:, active][:, :, active], right[:, active, None])[..., 0]
             # Sum of squares that a set explains: its parameters times the right side.
-            explained = (part * right[:, active]).sum(axis=1)
-            better = (part >= 0).all(axis=1) & (explained > best_value)
-            best_value = np.where(better, explained, best_value)
+            explained_squares = (part * right[:, active]).sum(axis=1)
+            is_better = (part >= 0).all(axis=1) & (explained_squares > best_value)
+            best_value = np.where(is_better, explained_squares, best_value)
             candidate = np.zeros_like(right)
             candidate[:, active] = part
-            solution = np.where(better[:, None], candidate, solution)
+            solution = np.where(is_better[:, None], candidate, solution)
     return solution
 
 
 def _convert_parameters(
-    model: str, linear: Floats, unbounded: Floats, covariance: Floats, quantile: Floats
+    model: str, linear: Floats, unbounded_parameters: Floats, covariance: Floats, quantile: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Convert the linear parameters to the parameters of the model, with their intervals."""
     if model == LATENCY:
         error = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
-        low, high = unbounded - quantile[:, None] * error, unbounded + quantile[:, None] * error
+        low, high = unbounded_parameters - quantile[:, None] * error, unbounded_parameters + quantile[:, None] * error
         return linear, np.clip(low, 0.0, linear), np.maximum(high, linear)
 
     def convert(values: Floats) -> Floats:
         total = values.sum(axis=1)
         return np.stack([1.0 / total if model == AMDAHL else total, values[:, 0] / total], axis=1)
 
-    total = unbounded.sum(axis=1)
-    first = np.stack([-1.0 / total**2] * 2, axis=1) if model == AMDAHL else np.ones_like(unbounded)
-    second = np.stack([unbounded[:, 1], -unbounded[:, 0]], axis=1) / (total**2)[:, None]
+    total = unbounded_parameters.sum(axis=1)
+    first = np.stack([-1.0 / total**2] * 2, axis=1) if model == AMDAHL else np.ones_like(unbounded_parameters)
+    second = np.stack([unbounded_parameters[:, 1], -unbounded_parameters[:, 0]], axis=1) / (total**2)[:, None]
     slopes = np.stack([first, second], axis=1)
     error = np.sqrt(np.maximum(np.einsum("cki,cij,ckj->ck", slopes, covariance, slopes), 0.0))
-    value, centre = convert(linear), convert(unbounded)
+    value, centre = convert(linear), convert(unbounded_parameters)
     low, high = centre - quantile[:, None] * error, centre + quantile[:, None] * error
     top = np.array([np.inf, 1.0])
     return value, np.minimum(np.clip(low, 0.0, None), value), np.maximum(np.minimum(high, top), value)

@@ -246,15 +246,15 @@ class _HostComparison:
         nan = float("nan")
         if difference is None:
             if has_too_few_hosts:
-                why = (
+                reason = (
                     f"fewer than {MIN_HOSTS} hosts share a cell and none has two leases, so a slow lease cannot be distinguished "
                     "from a slow host"
                 )
             elif excluded_hosts:
-                why = f"no cell was run both on this host and on others, except on {', '.join(excluded_hosts)}"
+                reason = f"no cell was run both on this host and on others, except on {', '.join(excluded_hosts)}"
             else:
-                why = "no cell was run both on this host and on others"
-            return HostResult(host, nan, nan, nan, nan, nan, (), int(self.is_on_host[host].sum()), 0, (), why)
+                reason = "no cell was run both on this host and on others"
+            return HostResult(host, nan, nan, nan, nan, nan, (), int(self.is_on_host[host].sum()), 0, (), reason)
         half_width = float(student_quantile(difference.freedom)) * difference.difference.error
         slowdown_pct, low_pct, high_pct = (
             100.0 * (1.0 - float(np.exp(difference.difference.value + side))) for side in (0.0, half_width, -half_width)
@@ -324,7 +324,7 @@ def _clip_outliers(y: Floats, cell: Codes, lease: Codes | None = None) -> Floats
     if lease is not None:
         uses_lease_median = np.bincount(lease)[lease] >= _MIN_RUNS_FOR_LEASE_MEDIAN
         middle = np.where(uses_lease_median, _compute_group_medians(residual, lease), 0.0)
-    clipped = np.empty(y.size)
+    clipped_values = np.empty(y.size)
     for selection, groups in ((uses_lease_median, lease), (~uses_lease_median, cell)):
         remainder = (residual - middle)[selection]
         if groups is not None and remainder.size:
@@ -332,8 +332,8 @@ def _clip_outliers(y: Floats, cell: Codes, lease: Codes | None = None) -> Floats
             limit = OUTLIER_LIMIT_SD * max(
                 _MAD_TO_SD * float(np.median(np.abs(remainder))) * np.sqrt(sample_factor), _MIN_LOG_DIFFERENCE
             )
-            clipped[selection] = (y - residual + middle)[selection] + np.clip(remainder, -limit, limit)
-    return clipped
+            clipped_values[selection] = (y - residual + middle)[selection] + np.clip(remainder, -limit, limit)
+    return clipped_values
 
 
 def _compute_group_medians(values: Floats, group: Codes) -> Floats:

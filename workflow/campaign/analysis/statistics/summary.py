@@ -94,7 +94,7 @@ def find_outliers(samples: Floats) -> npt.NDArray[np.bool_]:
 def _compare_with_remaining_values(samples: Floats) -> tuple[Floats, Floats]:
     """Return the distance of every value from the mean of the others of its row, and their standard deviation."""
     n = samples.shape[1]
-    kept_indices = np.array([[i for i in range(n) if i != omitted] for omitted in range(n)])
+    kept_indices = np.array([[i for i in range(n) if i != omitted_index] for omitted_index in range(n)])
     remaining = samples[:, kept_indices]
     return np.abs(samples - remaining.mean(axis=2)), remaining.std(axis=2, ddof=1)
 
@@ -238,5 +238,7 @@ def _interpolate_quantiles(sorted_values: Floats, probability: Floats) -> Floats
 def compute_jackknife_medians(sorted_samples: Floats) -> Floats:
     """Return the medians of each sorted row without one of its values, for every value."""
     n = sorted_samples.shape[1]
-    middle_indices = np.array([[i + (i >= omitted) for i in ((n - 2) // 2, (n - 1) // 2)] for omitted in range(n)])
+    middle_indices = np.array(
+        [[i + (i >= omitted_index) for i in ((n - 2) // 2, (n - 1) // 2)] for omitted_index in range(n)]
+    )
     return np.asarray(sorted_samples[:, middle_indices].mean(axis=2), dtype=np.float64)

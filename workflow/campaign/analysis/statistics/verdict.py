@@ -3,8 +3,8 @@
 Rows are those of `campaign.analysis.statistics.comparable_cells`, with p, p_holm, n_tests, paired, n_pairs, and the basis
 of the comparison (`campaign.analysis.statistics.comparisons.Ratios.build_basis_columns`). A difference counts if it is
 significant among all comparisons of its figure (Holm, 5 %). A sentence about several comparisons has the interval of their
-mean, never the interval of the largest of them. Every statement includes the number of compositions behind it, and its
-limitations.
+mean, never the interval of the largest of them. A statement begins with the effect, or with the absence of a significant one,
+and ends with its conditions. Tables have the numbers of compositions.
 """
 
 from __future__ import annotations
@@ -82,33 +82,29 @@ def bound_difference_pct(low_pct: float, high_pct: float) -> float:
 
 
 def describe_basis(row: Mapping[Any, Any]) -> str:
-    """Describe the data behind a comparison, as text for parentheses; '' without a test.
+    """Describe the conditions of a comparison, as text for parentheses, such as 'within one composition'.
 
-    Examples are '3 compositions each' and 'within one composition'.
+    The text is '' without a test, and for a comparison over several compositions without limitations.
     """
     return "; ".join(phrase for phrase in (_describe_compositions(row), *_list_alternative_causes(row)) if phrase)
 
 
 def _describe_compositions(row: Mapping[Any, Any]) -> str:
-    """Describe the numbers of compositions of both cells, and where their spread comes from; '' without a test."""
+    """Describe whether a comparison is within compositions, and where its variance comes from; '' without a test."""
     if not row["tested"]:
         return ""
-    cell_count, reference_count, method = int(row["compositions"]), int(row["against_compositions"]), row["method"]
+    method = row["method"]
     if method in (intervals.T_PAIRED_BY_BLOCK, intervals.T_OVER_RUNS_OF_COMPOSITION):
         return "within one composition"
     if method == intervals.T_PAIRED_BY_LEASE:
-        return f"within {cell_count:,} compositions"
-    counts = "one composition each" if cell_count == 1 else f"{cell_count:,} compositions each"
-    counts = counts if cell_count == reference_count else f"{cell_count:,} against {reference_count:,} compositions"
+        return f"within {int(row['compositions']):,} compositions"
     if method == intervals.T_BORROWED_SPREAD:
-        return f"{counts}, spread from other cells"
+        return "variance estimated from other cells"
     if method == intervals.T_BORROWED_EARLIER_SPREAD:
-        return f"{counts}, spread from {row['lent_by']}"
-    return (
-        f"{counts}; {_SPREAD_FROM_OTHER_CHANGES} ({_spell_out_freedom(row)})"
-        if method == intervals.T_BORROWED_CHANGE_SPREAD
-        else counts
-    )
+        return f"variance estimated from {row['lent_by']}"
+    if method == intervals.T_BORROWED_CHANGE_SPREAD:
+        return f"variance estimated from the changes of other configurations, {_spell_out_freedom(row)}"
+    return ""
 
 
 def _list_alternative_causes(row: Mapping[Any, Any]) -> Sequence[str]:
@@ -161,46 +157,79 @@ def describe_uncertainty(row: Mapping[Any, Any], low_pct: float, high_pct: float
     if is_significant(row) or not math.isfinite(row["p"]):
         return ""
     if row["p"] < SIGNIFICANCE_LEVEL:
-        family = f"among all {int(row['n_tests']):,} comparisons of this figure"
-        return f", not significant {family} (p = {format_p_value(row['p_holm'])}, Holm)"
+        family = f"among the {int(row['n_tests']):,} comparisons of this figure"
+        return f", not significant {family} (p of no difference = {format_p_value(row['p_holm'])}, Holm)"
     largest_pct = bound_difference_pct(low_pct, high_pct)
     if largest_pct > _MAX_INFORMATIVE_DIFFERENCE_PCT:
-        power = f"{_describe_detectable_difference(row['least_detectable_pct'])} would have been detected"
-        return f": inconclusive, because runs are too few or vary too much; {power}"
-    return f": no difference larger than {wording.format_percent(largest_pct, _choose_decimals(largest_pct))}"
+        return (
+            f", inconclusive: {_describe_detectable_difference(row['least_detectable_pct'])} would have been detected"
+        )
+    size = wording.format_percent(largest_pct, _choose_decimals(largest_pct))
+    return f", not significant; differences above {size} are ruled out"
 
 
 def summarize_effects(
     rows: pd.DataFrame,
     design: Design,
     label_columns: Sequence[str],
+    statement: str,
+    effect: str,
     convert_ratio: Callable[[float], float] = float,
     format_value: Callable[[float], str] = wording.format_ratio,
 ) -> str:
-    """Describe the ratios of one or several cells, as part of a sentence.
+    """Describe the ratios of one or several cells in sentences.
 
-    One cell has its own interval. For several cells the mean has an interval, and the smallest and largest estimates
-    have none. An estimate that is quoted because it is the largest is larger than its true value, so its own interval
-    is too often wrong.
+    The first sentence states the effect, or that there is no significant one. One cell has its own interval. For several cells
+    the mean has an interval, and the smallest and largest estimates have none. An estimate that is quoted because it is the
+    largest is larger than its true value, so its own interval is too often wrong.
 
     Args:
         rows: comparisons, at least one, each with a ratio.
         design: design of the cells.
         label_columns: columns that distinguish the cells.
+        statement: sentence without its full stop, with '{}' for the number, such as 'bf16 is {} as fast as fp32'.
+        effect: name of the effect, such as 'difference between bf16 and fp32'.
         convert_ratio: converts a ratio to the number that is shown.
         format_value: formats this number.
     """
+    has_effect = bool((rows["p_holm"] < SIGNIFICANCE_LEVEL).any() or rows["p"].isna().all())
     if len(rows) == 1:
         row = rows.to_dict("records")[0]
         value, *ends = (convert_ratio(row[name]) for name in ("ratio", "ratio_low", "ratio_high"))
         low, high = sorted(ends)
+        subject = wording.format_axes(row, label_columns)
+        if has_effect:
+            number = wording.format_with_interval(value, low, high, format_value)
+            caveat = f"; {explain_missing_test(row)}" if is_untested(row) and math.isfinite(low) else ""
+            return f"{statement.format(number)} ({'; '.join(filter(None, (subject, describe_basis(row))))}{caveat})."
         percent = [end if format_value is wording.format_percent else 100 * (end - 1) for end in (low, high)]
-        return format_estimate(
-            row, (value, low, high), format_value, wording.format_axes(row, label_columns)
-        ) + describe_uncertainty(row, *percent)
-    return summarize_range(rows, design, label_columns, convert_ratio, format_value) + _describe_significance(
-        rows, convert_ratio, format_value
+        estimate = format_estimate(row, (value, low, high), format_value, subject)
+        return f"No significant {effect}: the estimate is {estimate}{_describe_doubt(row, *percent)}."
+    if has_effect:
+        number, reason = _format_average(rows, design, convert_ratio, format_value)
+        extremes = format_estimate_range(rows, label_columns, convert_ratio, format_value)
+        return (
+            f"{statement.format(number)} on average over {len(rows):,} cells{reason}. {extremes[:1].upper()}{extremes[1:]}"
+            f"{_describe_significance(rows)}."
+        )
+    number, reason = _format_average(rows, design, convert_ratio, format_value)
+    tested_count = int(rows["p"].notna().sum())
+    untested_text = "" if tested_count == len(rows) else f" over {len(rows):,} cells"
+    return (
+        f"No significant {effect} in {'any of ' if tested_count > 1 else ''}{wording.pluralize(tested_count, 'cell')}: the mean"
+        f"{untested_text} is {number}{reason}{_describe_excluded_differences(rows, convert_ratio, format_value)}."
     )
+
+
+def _describe_doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
+    """Return the end of a sentence on a comparison that is not significant; arguments as `describe_uncertainty`."""
+    if row["p"] < SIGNIFICANCE_LEVEL:
+        family = f"over the {int(row['n_tests']):,} comparisons of this figure"
+        return f", with p of no difference = {format_p_value(row['p_holm'])} {family} (Holm)"
+    largest_pct = bound_difference_pct(low_pct, high_pct)
+    if largest_pct > _MAX_INFORMATIVE_DIFFERENCE_PCT:
+        return f", and {_describe_detectable_difference(row['least_detectable_pct'])} would have been detected"
+    return f", and differences above {wording.format_percent(largest_pct, _choose_decimals(largest_pct))} are ruled out"
 
 
 def summarize_range(
@@ -211,23 +240,22 @@ def summarize_range(
     format_value: Callable[[float], str],
 ) -> str:
     """Return the mean of several ratios with its interval, and the range of their estimates; arguments as `summarize_effects`."""
-    return (
-        f"{_format_average(rows, design, convert_ratio, format_value)}; "
-        f"{format_estimate_range(rows, label_columns, convert_ratio, format_value)}"
-    )
+    number, reason = _format_average(rows, design, convert_ratio, format_value)
+    extremes = format_estimate_range(rows, label_columns, convert_ratio, format_value)
+    return f"{number} on average over {len(rows):,} lines{reason}. {extremes[:1].upper()}{extremes[1:]}"
 
 
 def _format_average(
     rows: pd.DataFrame, design: Design, convert_ratio: Callable[[float], float], format_value: Callable[[float], str]
-) -> str:
-    """Return the mean of several comparisons with its interval, or with the reason that it has no interval."""
+) -> tuple[str, str]:
+    """Return the mean of several comparisons with its interval, and the reason, in parentheses, if it has no interval."""
     value, *ends = (convert_ratio(float(bound[0])) for bound in compute_average_ratio(rows, design).compute_bounds())
     low, high = sorted(ends)
+    if math.isfinite(low) and math.isfinite(high):
+        return wording.format_with_interval(value, low, high, format_value), ""
     untested_rows = rows[~rows["tested"]]
     reason = explain_missing_tests(untested_rows) if len(untested_rows) else "no configuration was composed repeatedly"
-    return wording.format_with_interval(
-        value, low, high, format_value, f"mean of {len(rows):,} cells", f"no interval: {reason}"
-    )
+    return format_value(value), f" (no interval: {reason})"
 
 
 def format_estimate_range(
@@ -237,29 +265,32 @@ def format_estimate_range(
     format_value: Callable[[float], str] = wording.format_ratio,
 ) -> str:
     """Return the smallest and the largest estimate of several comparisons, with the names of their cells."""
-    ordered = rows.assign(shown=rows["ratio"].map(convert_ratio)).sort_values("shown", kind="stable")
+    ordered_rows = rows.assign(shown=rows["ratio"].map(convert_ratio)).sort_values("shown", kind="stable")
     first, last = (
         f"{format_value(row['shown'])} ({wording.format_axes(row, label_columns)})"
-        for row in ordered.iloc[[0, -1]].to_dict("records")
+        for row in ordered_rows.iloc[[0, -1]].to_dict("records")
     )
     return f"estimates of single cells range from {first} to {last}"
 
 
-def _describe_significance(
+def _describe_significance(rows: pd.DataFrame) -> str:
+    """Return how many of several comparisons are significant; '' if none was tested."""
+    tested_rows = rows[rows["p"].notna()]
+    if tested_rows.empty:
+        return ""
+    count = int((tested_rows["p_holm"] < SIGNIFICANCE_LEVEL).sum())
+    return f"; {count:,} of {wording.pluralize(len(tested_rows), 'cell')} {'differs' if count == 1 else 'differ'} significantly"
+
+
+def _describe_excluded_differences(
     rows: pd.DataFrame, convert_ratio: Callable[[float], float], format_value: Callable[[float], str]
 ) -> str:
-    """Return how many of several comparisons are significant, or which differences are ruled out if none is."""
+    """Return which differences several comparisons together rule out; '' if they rule out none of interest."""
     tested = rows[rows["p"].notna()]
-    count = int((tested["p_holm"] < SIGNIFICANCE_LEVEL).sum())
-    if count:
-        return f"; {count:,} of {wording.pluralize(len(tested), 'cell')} {'differs' if count == 1 else 'differ'} significantly"
-    if tested.empty:
-        return ""
     ends = [convert_ratio(end) for bounds in compute_simultaneous_bounds(tested) for end in bounds]
     largest = max(abs(end if format_value is wording.format_percent else 100 * (end - 1)) for end in ends)
     size = wording.format_percent(largest, _choose_decimals(largest))
-    ruled_out = f", and differences above {size} are ruled out" if largest <= _MAX_INFORMATIVE_DIFFERENCE_PCT else ""
-    return f"; none of {wording.pluralize(len(tested), 'cell')} differs significantly{ruled_out}"
+    return f", and differences above {size} are ruled out" if largest <= _MAX_INFORMATIVE_DIFFERENCE_PCT else ""
 
 
 def compute_simultaneous_bounds(rows: pd.DataFrame) -> tuple[Sequence[float], Sequence[float]]:
@@ -338,19 +369,19 @@ def list_limitations(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[s
         rows: comparisons.
         protocol: protocol of the campaign.
     """
-    tested = rows[rows["p"].notna()]
+    tested_rows = rows[rows["p"].notna()]
     untested_rows = (
         rows[rows["method"].isin([intervals.RUN_VARIATION_ONLY, intervals.CONFOUNDED_WITH_HOSTS])]
         if "method" in rows
         else rows[:0]
     )
     sentences = (
-        list(_describe_spread_sources(tested))
-        if len(tested)
+        list(_describe_spread_sources(tested_rows))
+        if len(tested_rows)
         else ["" if len(untested_rows) else "No comparison has an interval."]
     )
     if len(untested_rows):
-        subject = wording.pluralize(len(untested_rows), "comparison") if len(tested) else "Comparisons"
+        subject = wording.pluralize(len(untested_rows), "comparison") if len(tested_rows) else "Comparisons"
         sentences.append(
             f"{subject} {'was' if subject.startswith('1 ') else 'were'} not tested: {explain_missing_tests(untested_rows)}."
         )
@@ -450,7 +481,7 @@ def _choose_decimals(pct: float) -> int:
     return 2 if pct < 0.5 else 1
 
 
-# Columns on the basis of a comparison, for a table of comparisons. The table of a figure has the first one.
+# Columns on the basis of a comparison, for a table of comparisons. The table of a figure has the p-value and the compositions.
 BASIS_COLUMNS: dict[str, Callable[[Any], str]] = {
     "p (Holm)": lambda row: format_p_value(row["p_holm"]),
     "Detectable": format_detectable_difference,
@@ -459,6 +490,9 @@ BASIS_COLUMNS: dict[str, Callable[[Any], str]] = {
     "Compared": _describe_method,
 }
 
-P_COLUMN = {"p (Holm)": BASIS_COLUMNS["p (Holm)"]}
-P_AGAINST_IDEAL_COLUMN = {"p against ideal (Holm)": BASIS_COLUMNS["p (Holm)"]}
-"""Column of p-values for speed-ups, whose null hypothesis is the ideal speed-up instead of no difference."""
+P_COLUMN = {"p of no difference (Holm)": BASIS_COLUMNS["p (Holm)"], "Compositions": BASIS_COLUMNS["Compositions"]}
+P_AGAINST_IDEAL_COLUMN = {
+    "p of the ideal speed-up (Holm)": BASIS_COLUMNS["p (Holm)"],
+    "Compositions": BASIS_COLUMNS["Compositions"],
+}
+"""Columns of a table of speed-ups, whose null hypothesis is the ideal speed-up instead of no difference."""

@@ -153,7 +153,7 @@ def _estimate_locations(
     The interval of the median is over compositions if their spread is known (`between`).
     """
     earlier_spreads = [spread for spread in earlier if spread.metric == metric.name]
-    design = comparisons.build_design(runs, higher_is_better=metric.higher, earlier=earlier_spreads)
+    design = comparisons.build_design(runs, higher_is_better=metric.is_higher_better, earlier=earlier_spreads)
     index = design.cells.get_indexer(pd.Index(names))
     estimates, methods = design.estimate_locations()
     is_in_design = index >= 0

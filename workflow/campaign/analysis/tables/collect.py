@@ -27,16 +27,16 @@ from campaign.plan.plan import format_lease_name
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.spec.cell import Cell, Settings
 from campaign.spec.earlier_spread import read_spreads
-from campaign.spec.kept_lease import checked_lease
+from campaign.spec.kept_lease import validate_lease
 from campaign.spec.lease_plan import read_lease_plan
-from campaign.spec.plan import parse_plan, plan_json
+from campaign.spec.plan import parse_plan, read_plan_document
 from campaign.spec.race import read_race
 from campaign.spec.record import Record, RecordStore
 from campaign.spec.run_numbers import (
     RunKey,
-    composition_of,
+    get_composition_number,
+    get_number_in_composition,
     list_compositions,
-    number_in_composition,
     without_composition,
 )
 from campaign.spec.superseded import RecordedHosts
@@ -166,11 +166,13 @@ def _read_links(records: Sequence[Record], store: RecordStore) -> list[dict[str,
 def read_planned_results(plan: Path) -> CampaignResults:
     """Read the records of a plan from the results directory that contains it (plan/plan.json and plan/leases/)."""
     directory = plan.parent.parent
-    plan_document = parse_plan(plan, plan_json(plan))
+    plan_document = parse_plan(plan, read_plan_document(plan))
     leases = [read_lease_plan(plan.parent / lease.document) for lease in plan_document.leases]
     campaign = campaign_from_document(leases[0].campaign_as_used)
     cells = {
-        cell.id: replace(cell, settings=without_composition(cell.settings)) for lease in leases for cell in lease.work
+        cell.id: replace(cell, settings=without_composition(cell.settings))
+        for lease in leases
+        for cell in lease.work_cells
     }
     removed_cells = tuple(RemovedByRule(rule.rule, rule.why, rule.cells) for rule in plan_document.removed)
     if not cells.keys() >= set(plan_document.cells):  # An earlier version could plan cells without a lease.
@@ -214,7 +216,10 @@ def _is_planned_run(key: RunKey, cells: Mapping[str, Settings]) -> bool:
     settings, run = cells.get(key[0]), key[1]
     if settings is None:
         return False
-    return composition_of(run) in list_compositions(settings) and number_in_composition(run) <= settings.repetitions
+    return (
+        get_composition_number(run) in list_compositions(settings)
+        and get_number_in_composition(run) <= settings.repetitions
+    )
 
 
 def _list_imported_runs(planned_runs: Sequence[int], present_runs: Collection[int]) -> tuple[int, ...]:
@@ -226,7 +231,7 @@ def _list_imported_runs(planned_runs: Sequence[int], present_runs: Collection[in
 def _read_lease(path: Path) -> dict[str, Any]:
     """Read the document of a lease. Raises RecordError if it is damaged."""
     with reject_damaged_document(path, "move it away; its lease is then shown as unknown"):
-        return checked_lease(load_json(path))
+        return validate_lease(load_json(path))
 
 
 def _read_missing_reasons(results: Results) -> dict[str, str]:
@@ -296,12 +301,12 @@ def _plan_cells(campaign_results: CampaignResults) -> list[CellPlan]:
             for composition in list_compositions(cell.settings)
         }
         missing = {
-            run: campaign_results.missing_reasons.get(leases[composition_of(run)]) or default_reason
+            run: campaign_results.missing_reasons.get(leases[get_composition_number(run)]) or default_reason
             for run in runs
             if run not in measured_runs[cell.id]
         }
         price_per_h = (
-            campaign.part_on(cell.configuration).system.price_per_h(cell.configuration) if has_prices else None
+            campaign.part_on(cell.configuration).system.compute_price_per_h(cell.configuration) if has_prices else None
         )
         version = campaign.file.version or ""
         plans.append(CellPlan(cell, len(runs), leases[1], missing, runs, price_per_h, version))
@@ -315,7 +320,7 @@ def _list_planned_runs(
     runs = tuple(
         run
         for run in campaign_results.known_runs.list_planned_runs(cell)
-        if campaign_results.matrix.is_wanted(cell, composition_of(run)) or run in measured_runs
+        if campaign_results.matrix.is_wanted(cell, get_composition_number(run)) or run in measured_runs
     )
     return _list_imported_runs(runs, measured_runs) if campaign_results.campaign.file.imported else runs
 
@@ -369,7 +374,9 @@ def write_campaign_tables(campaign_results: CampaignResults, out: Path) -> None:
             and record.ended > record.started
         ]
         last_records = {record.cell_id: record for record in records}
-        cells = {cell_id: (record.cell.workload, record.requested) for cell_id, record in last_records.items()}
+        cells = {
+            cell_id: (record.cell.workload, record.requested_configuration) for cell_id, record in last_records.items()
+        }
         spans = [
             RunSpan(record.cell_id, record.started, record.ended, record.status == "ok", record.lease_id)
             for record in records

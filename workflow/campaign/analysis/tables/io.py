@@ -26,7 +26,7 @@ from campaign.common.errors import RecordError
 from campaign.common.files import load_json, make_directory, open_regular, reject_damaged_document
 from campaign.common.wording import neutralize_formula
 from campaign.spec.earlier_spread import EarlierSpread
-from campaign.spec.kept_lease import checked_lease
+from campaign.spec.kept_lease import validate_lease
 from campaign.spec.metric import read_primary_metric
 
 # Kinds of columns: text without missing values, whole numbers, numbers that may be missing (nan), and yes or no.
@@ -35,14 +35,14 @@ _BATCH_ROWS = 1000
 
 
 def build_frame(
-    rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed: Mapping[str, Any]
+    rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed_columns: Mapping[str, Any]
 ) -> pd.DataFrame:
     """Build a frame with the fixed columns in their order, then options, then all others by name; typed, also if empty.
 
     Args:
         rows: rows of the frame.
         fixed: kind of each fixed column.
-        computed: values of columns that replace those of the rows.
+        computed_columns: values of columns that replace those of the rows.
     """
     values_by_column: dict[str, list[Any]] = {name: [] for name in fixed}
     count, remaining_rows = 0, iter(rows)
@@ -59,7 +59,7 @@ def build_frame(
     columns: dict[str, Any] = {}
     for name, kind in fixed.items():
         values = values_by_column.pop(name)
-        columns[name] = build_column(computed.get(name, values), kind)
+        columns[name] = build_column(computed_columns.get(name, values), kind)
         if name == "precision":
             columns.update({option: _build_option_column(values_by_column.pop(option)) for option in options})
     columns.update({name: build_column(values_by_column.pop(name), NUMBER) for name in sorted(values_by_column)})
@@ -114,7 +114,7 @@ class Tables:
         campaign, runs = self.context["campaign"], self.runs
         design = comparisons.build_design(
             runs[runs["system"] == system] if system else runs,
-            higher_is_better=read_primary_metric(self.context).higher,
+            higher_is_better=read_primary_metric(self.context).is_higher_better,
         )
         return design.summarize_composition_spread(str(campaign["name"]), read_primary_metric(self.context).name)
 
@@ -157,7 +157,7 @@ def read_tables(directory: Path) -> Tables:
         paths = [directory / f"{name}.parquet" for name in SERIES_NAMES]
         series = [_read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
         runs[[*_KEY_COLUMNS, "status"]], cells[[*_KEY_COLUMNS, "state"]]
-        leases = [checked_lease(document) for document in leases]
+        leases = [validate_lease(document) for document in leases]
         links = [{**document, "document": dict(document["document"])} for document in links]
         ReportContext.model_validate(context)
         if context.get("prediction"):

@@ -9,23 +9,23 @@ from campaign.common.wording import pluralize
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.campaign.workload_inputs import workload_from_campaign_document
 from campaign.run.environment import list_versions
-from campaign.spec.readings import READ_AGAIN, all_readings
+from campaign.spec.readings import REREAD_FLAG, read_all_readings
 from campaign.spec.record import Record, RecordStore
 
 
 def list_reread_notes(records: Sequence[Record], store: RecordStore) -> Iterator[str]:
     """Yield notes on runs whose logs were read again later, with the parser and the time."""
-    if not any(READ_AGAIN in record.flags for record in records):
+    if not any(REREAD_FLAG in record.flags for record in records):
         return
-    newest = {run: reading for reading in all_readings(store.results) for run in reading.runs}
+    newest = {run: reading for reading in read_all_readings(store.results) for run in reading.runs}
     runs = Counter(
         (
-            reading.when,
+            reading.formatted_time,
             record.cell.workload,
             str(reading.workloads.get(record.cell.workload, {}).get("parser", "its own parsers")),
         )
         for record in records
-        if READ_AGAIN in record.flags and (reading := newest.get(f"{record.cell_id}.{record.repetition}"))
+        if REREAD_FLAG in record.flags and (reading := newest.get(f"{record.cell_id}.{record.repetition}"))
     )
     for (when, workload, parser), count in runs.items():
         yield (
@@ -43,7 +43,7 @@ def list_parser_mismatch_notes(campaign: Campaign, records: Sequence[Record], st
     runs = Counter(
         (record.campaign, record.cell.workload)
         for record in records
-        if record.log and record.cell.workload in readers and READ_AGAIN not in record.flags
+        if record.log and record.cell.workload in readers and REREAD_FLAG not in record.flags
     )
     runs_by_workload = Counter[str]()
     for (as_used, name), count in runs.items():
@@ -66,8 +66,8 @@ def list_label_notes(campaign: Campaign, records: Sequence[Record], store: Recor
         yield f"The cells were measured as version '{label}'. Runs with another label, or without a label, belong to other cells."
     files = [
         (name, text, label)
-        for name, of_workload in campaign.inputs.items()
-        for text in of_workload
+        for name, input_paths in campaign.inputs.items()
+        for text in input_paths
         if (label := campaign.workloads[name].find_input_version(text))
     ]
     campaign_documents = (
@@ -86,12 +86,12 @@ def list_label_notes(campaign: Campaign, records: Sequence[Record], store: Recor
 
 def list_update_notes(records: Sequence[Record], store: RecordStore) -> Iterator[str]:
     """Yield notes on software that was updated on a host between runs of one mean."""
-    installed: dict[tuple[str, str], Counter[str]] = {}
+    installed_versions: dict[tuple[str, str], Counter[str]] = {}
     for name, count in Counter(record.environment for record in records if record.environment).items():
         document = store.read_shared_document(name)
         for package, version in list_versions(document).items():
-            installed.setdefault((str(document.get("host")), package), Counter())[version] += count
-    for (host, package), counts in installed.items():
+            installed_versions.setdefault((str(document.get("host")), package), Counter())[version] += count
+    for (host, package), counts in installed_versions.items():
         if len(counts) > 1:
             version_counts = ", ".join(f"{version} ({pluralize(count, 'run')})" for version, count in counts.items())
             yield (

@@ -38,8 +38,8 @@ def build_context_document(campaign_results: CampaignResults) -> dict[str, Any]:
         ),
         "excluded": [
             *(
-                {"rule": removed.rule, "why": removed.why, "cells": removed.cells}
-                for removed in campaign_results.matrix.removed
+                {"rule": removed_rule.rule, "why": removed_rule.why, "cells": removed_rule.cells}
+                for removed_rule in campaign_results.matrix.removed
             ),
             *(
                 {"rule": f"configuration {impossible.shape}", "why": impossible.why, "cells": 0}

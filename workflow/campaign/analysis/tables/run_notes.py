@@ -12,8 +12,8 @@ from campaign.common.wording import pluralize
 from campaign.emulators.hosts.emulation_plan import format_links_sentence as describe_links
 from campaign.plan.campaign.resolve import Campaign, stored_systems
 from campaign.plan.matrix import Matrix
-from campaign.spec.record import IMPORTED, Record, RecordStore
-from campaign.spec.superseded import list_set_aside
+from campaign.spec.record import IMPORTED_FLAG, Record, RecordStore
+from campaign.spec.superseded import list_superseded
 from campaign.spec.system_file import SystemFile
 
 
@@ -77,7 +77,7 @@ def list_device_evidence_notes(campaign: Campaign, records: Iterable[Record]) ->
 def list_superseded_notes(matrix: Matrix, store: RecordStore) -> list[str]:
     """Return one note per time that runs of the matrix were measured again, with the number of replaced records."""
     cells = {cell.id for cell in matrix.cells}
-    counts = [(batch, sum(cell_id in cells for cell_id, _ in batch.runs)) for batch in list_set_aside(store.results)]
+    counts = [(batch, sum(cell_id in cells for cell_id, _ in batch.runs)) for batch in list_superseded(store.results)]
     return [
         f"{pluralize(count, 'record')} {'was' if count == 1 else 'were'} set aside ({batch.reason}) at {batch.when} (UTC) to "
         f"measure the runs again. The results keep them in superseded/{batch.when}/, and no number here includes them."
@@ -92,7 +92,7 @@ def count_launchers(campaign: Campaign, records: Sequence[Record], store: Record
     The launcher is that of the campaign as used, because a profile may have replaced it.
     """
     if campaign.file.imported:
-        return {IMPORTED: len(records)}
+        return {IMPORTED_FLAG: len(records)}
     runs = Counter[str]()
     for (name, system), count in Counter((record.campaign, record.system) for record in records).items():
         systems: dict[str, Any] = stored_systems(store.read_shared_document(name))

@@ -16,7 +16,7 @@ from campaign.analysis.tables.leases import BusySpan, compute_idle_before
 from campaign.plan.control_runs import hash_hardware
 from campaign.spec.metric import THROUGHPUT, Metric
 from campaign.spec.record import IMPORTED_LEASE_PREFIX, Record, RecordedCell
-from campaign.spec.run_numbers import composition_of
+from campaign.spec.run_numbers import get_composition_number
 
 RUN_COLUMNS = list_column_types(RUNS)
 
@@ -89,16 +89,16 @@ def _build_run_rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
 
 def _build_cell_values(record: Record) -> dict[str, Any]:
     """Build the values that all runs of a cell have in common."""
-    cell, requested = record.cell, record.requested
+    cell, configuration = record.cell, record.requested_configuration
     warmup_steps = record.specification.get("warmup_steps", 0)
     return {
         "cell_id": record.cell_id,
         **{name: getattr(cell, name) for name in _CELL_FIELDS},
         "system": record.system,
         "version": record.specification.get("version", ""),
-        "ranks": requested.ranks,
-        "devices": requested.devices,
-        "batch_global": cell.batch * requested.ranks,
+        "ranks": configuration.ranks,
+        "devices": configuration.devices,
+        "batch_global": cell.batch * configuration.ranks,
         "warmup_steps": warmup_steps,
         "warmup_steps_max": record.specification.get("warmup_steps_max", warmup_steps),
         **{f"option_{name}": value for name, value in cell.options.items()},
@@ -112,7 +112,7 @@ def _build_run_values(record: Record, ranks: int) -> dict[str, Any]:
     measured_steps = max(map(len, record.step_times_s), default=0)
     values = {
         "repetition": record.repetition,
-        "composition": composition_of(record.repetition),
+        "composition": get_composition_number(record.repetition),
         "status": record.status,
         "failure_reason": record.failure.reason if record.failure else "",
         "throughput_per_s": rate if valid else None,

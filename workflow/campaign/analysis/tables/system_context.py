@@ -141,7 +141,7 @@ def list_storage_notes(system: SystemFile) -> list[str]:
     """Return a note with the rates of storage in the system file, and with the emulated rates."""
     kinds_by_rate: dict[str, list[str]] = {}
     for kind, storage in system.storage.items():
-        limit = system.storage_limit_gb_per_s(kind)
+        limit = system.get_storage_limit_gb_per_s(kind)
         rates = []
         if storage.gb_per_s is not None:
             rates.append(f" {storage.gb_per_s:g} GB/s{_format_source(storage.source)}")

@@ -196,70 +196,70 @@ def _list_used_devices(
 
 
 def build_time_series(
-    hosts: Sequence[HostSamples], devices_by_host: Mapping[str, UsedDeviceNames], started: float
+    hosts: Sequence[HostSamples], devices_by_host: Mapping[str, UsedDeviceNames], start_s: float
 ) -> Iterator[tuple[str, TimeSeries]]:
     """Yield each time series with the host that it was sampled on.
 
     Args:
         hosts: samples by host.
         devices_by_host: devices that the run used, by host.
-        started: Unix seconds at which time_s is 0.
+        start_s: Unix seconds at which time_s is 0.
     """
     devices, _ = find_used_devices(hosts, devices_by_host) if hosts else ([], [])
     for device in devices:
-        for series in _build_device_series(device.samples, device.part, started):
+        for series in _build_device_series(device.samples, device.part, start_s):
             yield device.samples.host, series
     for host in hosts:
-        for series in _build_host_series(host, started):
+        for series in _build_host_series(host, start_s):
             yield host.host, series
 
 
-def _build_device_series(host: HostSamples, part: str, started: float) -> Iterator[TimeSeries]:
+def _build_device_series(host: HostSamples, part: str, start_s: float) -> Iterator[TimeSeries]:
     """Yield the time series of one device."""
     for quantity, name in _DEVICE_VALUES.items():
         if series := host.find_series(part, quantity):
-            yield TimeSeries(part, name, *thin_series(series, started))
+            yield TimeSeries(part, name, *thin_series(series, start_s))
     for quantity, (name, divisor) in _DEVICE_COUNTERS.items():
         if (series := host.find_series(part, quantity)) and len(series.times) > 1:
-            time_s, rates = compute_rates(series, started)
+            time_s, rates = compute_rates(series, start_s)
             yield TimeSeries(part, name, time_s, rates / divisor)
 
 
-def _build_host_series(host: HostSamples, started: float) -> Iterator[TimeSeries]:
+def _build_host_series(host: HostSamples, start_s: float) -> Iterator[TimeSeries]:
     """Yield the time series of a whole host."""
     busy_time, total_time = host.find_series("host", "cpu_busy_s"), host.find_series("host", "cpu_all_s")
     if busy_time and total_time and len(busy_time.times) > 1 and busy_time.times == total_time.times:
-        time_s, rates = compute_rates(busy_time, started)
-        total_rates = compute_rates(total_time, started)[1]
+        time_s, rates = compute_rates(busy_time, start_s)
+        total_rates = compute_rates(total_time, start_s)[1]
         share = np.divide(100 * rates, total_rates, out=np.full_like(rates, np.nan), where=total_rates > 0)
         yield TimeSeries("host", "cpu_utilisation_pct", time_s, np.minimum(share, 100.0))
     if memory := host.find_series("host", "memory_used_mib"):
-        yield TimeSeries("host", "host_memory_mib", *thin_series(memory, started))
+        yield TimeSeries("host", "host_memory_mib", *thin_series(memory, start_s))
     for kinds, quantity, name in _HOST_COUNTERS:
         total = sum_counters(
             [part_series for part in host.list_parts(*kinds) if (part_series := host.find_series(part, quantity))]
         )
         if total and len(total.times) > 1:
-            time_s, rates = compute_rates(total, started)
+            time_s, rates = compute_rates(total, start_s)
             yield TimeSeries("host", name, time_s, rates / _GIGA)
 
 
-def thin_series(series: SampleSeries, started: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def thin_series(series: SampleSeries, start_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return times since the start and values, averaged over neighbours to at most MAX_POINTS points."""
-    times, values = np.asarray(series.times) - started, np.asarray(series.values)
+    times, values = np.asarray(series.times) - start_s, np.asarray(series.values)
     step = -(-len(times) // MAX_POINTS)
     starts = np.arange(0, len(times), step)
     counts = np.diff(np.append(starts, len(times)))
     return np.add.reduceat(times, starts) / counts, np.add.reduceat(values, starts) / counts
 
 
-def compute_rates(counter: SampleSeries, started: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def compute_rates(counter: SampleSeries, start_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the growth of a counter per second, at most MAX_POINTS values, at the middle of each interval between samples.
 
     The value is nan where the counter decreased.
     """
-    times, values = np.asarray(counter.times) - started, np.asarray(counter.values)
+    times, values = np.asarray(counter.times) - start_s, np.asarray(counter.values)
     step = -(-(len(times) - 1) // MAX_POINTS)
     kept_indices = np.append(np.arange(0, len(times) - 1, step), len(times) - 1)
-    elapsed, growth = np.diff(times[kept_indices]), np.diff(values[kept_indices])
-    return (times[kept_indices][1:] + times[kept_indices][:-1]) / 2, np.where(growth >= 0, growth / elapsed, np.nan)
+    elapsed_s, growth = np.diff(times[kept_indices]), np.diff(values[kept_indices])
+    return (times[kept_indices][1:] + times[kept_indices][:-1]) / 2, np.where(growth >= 0, growth / elapsed_s, np.nan)

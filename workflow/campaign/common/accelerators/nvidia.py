@@ -80,8 +80,8 @@ CUDA = Accelerator(
         r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady",  # error 802: no fabric manager
         r"no kernel image is available for execution on the device",
     ),
-    # CUDA runtime API, cudaError; NVIDIA GPU deployment and management documentation, Xid errors: those that programs cause by
-    # themselves (13, 31, 43, 45, 68, 69) are no faults.
+    # Sources: CUDA runtime API, cudaError; NVIDIA GPU deployment and management documentation, Xid errors. Xid errors that programs
+    # cause by themselves (13, 31, 43, 45, 68, 69) are not faults.
     device_faults=(
         r"uncorrectable (?:ECC|NVLink) error|cudaError(?:ECC|Nvlink)Uncorrectable|CUDA_ERROR_(?:ECC|NVLINK)_UNCORRECTABLE",
         r"GPU (?:has fallen off the bus|is lost)|[Ff]allen off the bus|NVML_ERROR_GPU_IS_LOST",

@@ -31,7 +31,7 @@ class ClockReading(NamedTuple):
 
         The clocks are read again if the process loses its core between two of them.
         """
-        for _ in range(10):  # repeat if the process loses its core between two readings
+        for _ in range(10):
             running_s = time.monotonic()
             reading = cls(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME), running_s)
             if time.monotonic() - running_s < _MAX_READ_TIME_S:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-TIMEOUT_EXIT_CODE = 124  # the exit code of timeout(1)
+TIMEOUT_EXIT_CODE = 124  # This is the exit code of timeout(1).
 
 
 class CompletedCommand(NamedTuple):
@@ -81,7 +81,7 @@ def _read_remaining_output(process: subprocess.Popen[str]) -> tuple[str, str]:
     """Return the remaining output of a killed command as (stdout, stderr)."""
     try:
         return process.communicate(timeout=1)
-    except subprocess.TimeoutExpired as error:  # a process that is blocked in the kernel does not end
+    except subprocess.TimeoutExpired as error:  # A process that is blocked in the kernel does not end.
         out, err = (
             part.decode(errors="replace") if isinstance(part, bytes) else "" for part in (error.stdout, error.stderr)
         )

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 from campaign.common.processes.clocks import ClockReading
 
 DISTURBANCE_POLL_INTERVAL_S = 0.5
-_MAX_OVERSLEEP_S = 5.0  # no scheduler delays a process for so long after its sleep
+_MAX_OVERSLEEP_S = 5.0  # The scheduler never delays a process for this long after its sleep.
 _STOPPED_STATES = {"T": "is stopped", "t": "is stopped by a debugger"}
 _T = TypeVar("_T")
 

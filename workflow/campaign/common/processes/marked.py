@@ -103,16 +103,16 @@ def end_run_processes(processes: Sequence[ChildProcess], marker: str, earlier_ch
         kill_children(earlier_children)
 
 
-def kill_children(spared: set[int] | None) -> None:
+def kill_children(spared_pids: set[int] | None) -> None:
     """Kill the children of this process, and those that it adopts meanwhile, by SIGKILL.
 
     Args:
-        spared: pids of children that are left alone. None means that nothing is killed, because the list would be incomplete.
+        spared_pids: pids of children that are left alone. None means that nothing is killed, because the list would be incomplete.
     """
     deadline_s = time.monotonic() + _KILL_TIMEOUT_S
-    while (remaining := _list_new_children(spared)) and time.monotonic() < deadline_s:
+    while (remaining := _list_new_children(spared_pids)) and time.monotonic() < deadline_s:
         for pid in remaining:
-            with suppress(ProcessLookupError, ChildProcessError):  # another part of the program waits for it
+            with suppress(ProcessLookupError, ChildProcessError):  # Another part of the program may wait for it.
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(_KILL_RETRY_INTERVAL_S)
@@ -134,7 +134,7 @@ def kill_marked_processes(prefix: str) -> int:
     Returns the number of processes that were found.
     """
     process_count = 0
-    for _ in range(20):  # a process may fork during the search
+    for _ in range(20):  # A process may fork during the search.
         pids = list(find_marked_processes(prefix))
         if not pids:
             break
@@ -154,10 +154,10 @@ def send_signal(pid: int, number: int, is_target: Callable[[int], bool]) -> None
     """
     try:
         process = os.pidfd_open(pid)
-    except OSError:  # it has ended
+    except OSError:  # The process has ended.
         return
     try:
-        if is_target(pid):  # the number cannot be reused as long as the descriptor is open
+        if is_target(pid):  # The number cannot be reused as long as the descriptor is open.
             with suppress(OSError):
                 signal.pidfd_send_signal(process, number)
     finally:
@@ -186,6 +186,6 @@ def measure_memory_mib(pids: list[int]) -> float:
         try:
             rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
         except OSError:
-            continue  # ended meanwhile
+            continue  # The process has ended.
         total += next((int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")), 0)
     return total / 1024

@@ -86,7 +86,7 @@ def bind_to_socket(node: int, sysfs: Path = _SYSFS) -> bool:
     if not processors:
         return False
     for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # a thread that has ended
+        with suppress(OSError):  # The thread may have ended.
             os.sched_setaffinity(int(task.name), processors)
     return True
 

@@ -30,7 +30,8 @@ def list_ending_signals() -> list[signal.Signals]:
     return [name for name in ENDING_SIGNALS if name != signal.SIGHUP or not is_ignored]
 
 
-_later_interrupts: list[int] = []  # Ctrl-C after the first SignalInterrupt
+_later_interrupts: list[int] = []
+"""Signals of Ctrl-C after the first SignalInterrupt."""
 
 
 def _discard_signal(*_: object) -> None:
@@ -46,7 +47,7 @@ def raise_on_ending_signal() -> Iterator[None]:
 
     def interrupt(number: int, _: object) -> None:
         """Raise SignalInterrupt, and make further signals harmless."""
-        for name in previous_handlers:  # a second Ctrl-C must not interrupt the release
+        for name in previous_handlers:  # A second Ctrl-C must not interrupt the release.
             signal.signal(name, _discard_signal)
         # A second Ctrl-C may arrive before this process, one of several that receive it, waits for one.
         signal.signal(signal.SIGINT, lambda signal_number, _: _later_interrupts.append(signal_number))

@@ -18,7 +18,7 @@ from typing import Any
 def handle_signals() -> None:
     """Install handlers by which Ctrl-C and SIGTERM start no further job and end Snakemake without a traceback.
 
-    This is called while the Snakefile is read, and again by `onstart`, because Snakemake has then installed its own handler of SIGTERM.
+    It is called while the Snakefile is read, and again by `onstart`, because Snakemake has then installed its own SIGTERM handler.
     """
     if threading.current_thread() is not threading.main_thread():
         return  # Python code that calls Snakemake in a thread has its own handlers.

@@ -89,17 +89,19 @@ class ReplayedControlPlane:
         A change matches the next such exchange. A read matches the next one before the next change, or else the last one before
         it.
         """
-        matching = [
+        matching_numbers = [
             number for number, exchange in enumerate(self._exchanges) if self._matches_request(exchange, request)
         ]
         if request.method not in _READ_METHODS:
-            return next((number for number in matching if number >= self._next_index), None)
+            return next((number for number in matching_numbers if number >= self._next_index), None)
         change = next(
             (n for n in range(self._next_index, len(self._exchanges)) if self._is_change(n)), len(self._exchanges)
         )
-        fresh = [number for number in matching if self._next_index <= number < change and number not in self._used]
-        before = [number for number in matching if number < change]
-        return fresh[0] if fresh else before[-1] if before else None
+        unused_numbers = [
+            number for number in matching_numbers if self._next_index <= number < change and number not in self._used
+        ]
+        earlier_numbers = [number for number in matching_numbers if number < change]
+        return unused_numbers[0] if unused_numbers else earlier_numbers[-1] if earlier_numbers else None
 
     def _is_change(self, number: int) -> bool:
         """Return True if the recorded exchange is a change."""
@@ -115,14 +117,14 @@ class ReplayedControlPlane:
 
     def _apply_current_names(self, text: str) -> str:
         """Replace recorded addresses and names in a text by the current ones."""
-        for recorded, current in {**self._current_names, **self.urls}.items():
-            text = text.replace(recorded, current)
+        for recorded_name, current_name in {**self._current_names, **self.urls}.items():
+            text = text.replace(recorded_name, current_name)
         return text
 
 
-def _find_renamed_words(recorded: Any, sent: Any) -> dict[str, str]:
+def _find_renamed_words(recorded_body: Any, sent_body: Any) -> dict[str, str]:
     """Return the words that a client sends instead of the recorded ones, by recorded word, longest first."""
-    pairs = dict(_pair_texts(recorded, sent))
+    pairs = dict(_pair_texts(recorded_body, sent_body))
     current_by_recorded = {
         recorded_word: current_word
         for recorded_word, current_word in pairs.items()
@@ -131,15 +133,15 @@ def _find_renamed_words(recorded: Any, sent: Any) -> dict[str, str]:
     return dict(sorted(current_by_recorded.items(), key=lambda pair: -len(pair[0])))
 
 
-def _pair_texts(recorded: Any, sent: Any) -> Iterator[tuple[str, str]]:
+def _pair_texts(recorded_value: Any, sent_value: Any) -> Iterator[tuple[str, str]]:
     """Yield the pairs of recorded and sent texts at the same position."""
-    if isinstance(recorded, str) and isinstance(sent, str):
-        yield recorded, sent
-    elif isinstance(recorded, Mapping) and isinstance(sent, Mapping):
-        for name in recorded.keys() & sent.keys():
-            yield from _pair_texts(recorded[name], sent[name])
-    elif isinstance(recorded, list) and isinstance(sent, list):
-        for recorded_item, sent_item in zip(recorded, sent, strict=False):
+    if isinstance(recorded_value, str) and isinstance(sent_value, str):
+        yield recorded_value, sent_value
+    elif isinstance(recorded_value, Mapping) and isinstance(sent_value, Mapping):
+        for name in recorded_value.keys() & sent_value.keys():
+            yield from _pair_texts(recorded_value[name], sent_value[name])
+    elif isinstance(recorded_value, list) and isinstance(sent_value, list):
+        for recorded_item, sent_item in zip(recorded_value, sent_value, strict=False):
             yield from _pair_texts(recorded_item, sent_item)
 
 

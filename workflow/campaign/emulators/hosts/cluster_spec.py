@@ -81,11 +81,11 @@ class ClusterSpec(BaseModel):
             raise ValueError(
                 f"host names must be unique, and `control` is reserved for the controller: {', '.join(names)}"
             )
-        if len(list_namespaces(self.emulation_spec())) > 200:
+        if len(list_namespaces(self.to_emulation_spec())) > 200:
             raise ValueError("the cluster has more than 200 hosts and ports; use fewer")
         return self
 
-    def emulation_spec(self) -> EmulationSpec:
+    def to_emulation_spec(self) -> EmulationSpec:
         """Return the hosts and links that the cluster is built on."""
         hosts = [
             EmulatedHost(name=host.name, local_devices=host.local_ports, fabric_devices=host.fabric_ports)
@@ -93,11 +93,11 @@ class ClusterSpec(BaseModel):
         ]
         return EmulationSpec(hosts=tuple(hosts), rates=self.rates)
 
-    def host(self, name: str) -> ClusterHost:
+    def find_host(self, name: str) -> ClusterHost:
         """Return the host of this name. Raises KeyError if there is no such host."""
         return {host.name: host for host in self.hosts}[name]
 
-    def gres(self, devices: int) -> str:
+    def format_gres(self, devices: int) -> str:
         """Return the Gres string of a host with this number of devices, in Slurm's syntax."""
         return f"gpu:{self.device}:{devices}" if self.device else f"gpu:{devices}"
 
@@ -119,20 +119,20 @@ class Cluster(BaseModel):
         """Path of the cluster's slurm.conf."""
         return self.directory / "etc" / "slurm.conf"
 
-    def log_path(self, name: str) -> Path:
+    def get_log_path(self, name: str) -> Path:
         """Return the path of a daemon's log."""
         return self.directory / "log" / f"{name}.log"
 
-    def command_prefix(self, host: str) -> tuple[str, ...]:
+    def build_command_prefix(self, host: str) -> tuple[str, ...]:
         """Return the words before a command that make it run on a host, from outside the cluster."""
-        return self.held.command_prefix(host)
+        return self.held.build_command_prefix(host)
 
-    def port_prefix(self, port: str) -> tuple[str, ...]:
+    def build_port_prefix(self, port: str) -> tuple[str, ...]:
         """Return the words before a rank's command that place it behind a port, such as host1-fabric0, in a job of root."""
-        return self.held.inner_command_prefix(port)
+        return self.held.build_inner_command_prefix(port)
 
 
-def slurm_environment(cluster: Cluster) -> dict[str, str]:
+def build_slurm_environment(cluster: Cluster) -> dict[str, str]:
     """Return the environment in which Slurm's commands use this cluster."""
     return {"SLURM_CONF": str(cluster.slurm_conf)}
 

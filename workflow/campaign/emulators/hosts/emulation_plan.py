@@ -32,7 +32,7 @@ FLAGS: Mapping[str, str] = {
 }
 
 
-def link_rates(emulation: Emulation, links: Links) -> LinkRates:
+def build_link_rates(emulation: Emulation, links: Links) -> LinkRates:
     """Return the rates of the links in the system file; links without a rate are not shaped."""
     return LinkRates(
         local_gb_per_s=links.local and links.local.gb_per_s,
@@ -59,7 +59,7 @@ def list_emulated_hosts(composition: Composition) -> tuple[EmulatedHost, ...]:
 
 def build_emulation_spec(emulation: Emulation, links: Links, composition: Composition) -> EmulationSpec:
     """Build the specification of hosts and link rates to emulate for a composition."""
-    return EmulationSpec(hosts=list_emulated_hosts(composition), rates=link_rates(emulation, links))
+    return EmulationSpec(hosts=list_emulated_hosts(composition), rates=build_link_rates(emulation, links))
 
 
 def describe_links(rates: LinkRates, mode: str | None, reason: str = "") -> dict[str, Any]:
@@ -74,10 +74,10 @@ def describe_links(rates: LinkRates, mode: str | None, reason: str = "") -> dict
         "emulated": mode,
         "reason": reason,
         **rates.model_dump(exclude={"local_gb_per_s"}),
-        **{f"{link}_gbit_per_s": rates.gbit_per_s(link) for link in _SHAPED_LINKS},
+        **{f"{link}_gbit_per_s": rates.compute_gbit_per_s(link) for link in _SHAPED_LINKS},
         # Records of systems without local links stay as they are.
         **(
-            {"local_gb_per_s": rates.local_gb_per_s, "local_gbit_per_s": rates.gbit_per_s("local")}
+            {"local_gb_per_s": rates.local_gb_per_s, "local_gbit_per_s": rates.compute_gbit_per_s("local")}
             if rates.local_gb_per_s
             else {}
         ),

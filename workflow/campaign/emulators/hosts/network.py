@@ -31,7 +31,7 @@ from campaign.emulators.hosts.topology import (
     EmulatedHost,
     EmulationSpec,
     LinkRates,
-    device_namespaces,
+    list_device_namespaces,
     list_namespaces,
     plan_layout,
 )
@@ -39,10 +39,10 @@ from campaign.emulators.hosts.topology import (
 NamespaceMode = Literal["root", "user namespace"]
 _DAEMON_FILE = Path(__file__).with_name("namespace_daemon.py")
 _ADMIN_PATHS = ("/usr/sbin", "/sbin", "/usr/local/sbin")
-_APPARMOR = "apparmor_restrict_unprivileged_userns"
+_APPARMOR_SWITCH = "apparmor_restrict_unprivileged_userns"
 _KERNEL_SWITCHES: Mapping[str, tuple[str, str]] = {
     "/proc/sys/kernel/unprivileged_userns_clone": ("0", "sysctl kernel.unprivileged_userns_clone=1"),
-    f"/proc/sys/kernel/{_APPARMOR}": ("1", f"sysctl kernel.{_APPARMOR}=0"),
+    f"/proc/sys/kernel/{_APPARMOR_SWITCH}": ("1", f"sysctl kernel.{_APPARMOR_SWITCH}=0"),
     "/proc/sys/user/max_user_namespaces": ("0", "sysctl user.max_user_namespaces=10000"),
 }
 
@@ -61,30 +61,30 @@ class EmulationAvailability:
 
 
 class EmulatedHosts:
-    """Existing emulated hosts. Ranks are numbered in the order of `rank_namespaces` (see `topology.device_namespaces`)."""
+    """Existing emulated hosts. Ranks are numbered in the order of `rank_namespaces` (see `topology.list_device_namespaces`)."""
 
     def __init__(
         self, spec: EmulationSpec, held_namespaces: HeldNamespaces, addresses: Mapping[str, IPv4Address]
     ) -> None:
         self.spec = spec
-        self.rank_namespaces = device_namespaces(spec)
+        self.rank_namespaces = list_device_namespaces(spec)
         self.held_namespaces = held_namespaces
         self._addresses = dict(addresses)
 
-    def namespace_paths(self, rank: int) -> tuple[str, ...]:
+    def list_namespace_paths(self, rank: int) -> tuple[str, ...]:
         """Return the files of the namespaces to enter for a rank, in this order (see `campaign.common.processes.namespaces`)."""
-        return self.held_namespaces.namespace_paths(self._namespace_of_rank(rank))
+        return self.held_namespaces.list_namespace_paths(self._find_rank_namespace(rank))
 
-    def rank_address(self, rank: int) -> str:
+    def get_rank_address(self, rank: int) -> str:
         """Return the address under which other ranks reach a rank."""
-        return str(self._addresses[self._namespace_of_rank(rank)])
+        return str(self._addresses[self._find_rank_namespace(rank)])
 
     @property
     def mode(self) -> NamespaceMode:
         """Kind of namespaces of the hosts."""
         return "user namespace" if self.held_namespaces.user else "root"
 
-    def _namespace_of_rank(self, rank: int) -> str:
+    def _find_rank_namespace(self, rank: int) -> str:
         """Return the namespace of a rank. Raises LaunchError if the hosts have no such device."""
         if not 0 <= rank < len(self.rank_namespaces):
             raise LaunchError(
@@ -149,19 +149,19 @@ class HeldNamespaces(BaseModel):
         """Return True if this process runs under the isolated keeper itself."""
         return self.isolated and self.pid_namespace == Path("/proc/self/ns/pid").stat().st_ino
 
-    def command_prefix(self, namespace: str, nsenter: str | None = None) -> tuple[str, ...]:
+    def build_command_prefix(self, namespace: str, nsenter: str | None = None) -> tuple[str, ...]:
         """Return the words before a command that make it run in a namespace. Raises KeyError for an unknown namespace."""
         if self.is_inside():
-            return self.inner_command_prefix(namespace)
+            return self.build_inner_command_prefix(namespace)
         argv = [nsenter or find_program("nsenter")]
         if self.user:
             # File access keeps the user's identity; inside the namespace the user appears as root.
             argv += [f"--user=/proc/{self.pid}/ns/user", "--preserve-credentials"]
         if self.isolated:
             argv += [f"--mount=/proc/{self.pid}/ns/mnt", f"--pid=/proc/{self.pid}/ns/pid"]
-        return (*argv, *self._nsenter_options(namespace, self.pid), "--")
+        return (*argv, *self._build_nsenter_options(namespace, self.pid), "--")
 
-    def namespace_paths(self, namespace: str) -> tuple[str, ...]:
+    def list_namespace_paths(self, namespace: str) -> tuple[str, ...]:
         """Return the files of a namespace that is not isolated, in the order to enter them.
 
         Raises KeyError for an unknown namespace.
@@ -169,11 +169,11 @@ class HeldNamespaces(BaseModel):
         user_namespace = [f"/proc/{self.pid}/ns/user"] if self.user else []
         return (*user_namespace, *(f"/proc/{self.pid}/fd/{number}" for number in self.descriptors[namespace].values()))
 
-    def inner_command_prefix(self, namespace: str) -> tuple[str, ...]:
-        """Return the words of `command_prefix` for a process inside an isolated namespace, where the keeper is process 1."""
-        return ("nsenter", *self._nsenter_options(namespace, 1), "--")
+    def build_inner_command_prefix(self, namespace: str) -> tuple[str, ...]:
+        """Return the words of `build_command_prefix` for a process inside an isolated namespace, where the keeper is process 1."""
+        return ("nsenter", *self._build_nsenter_options(namespace, 1), "--")
 
-    def _nsenter_options(self, namespace: str, pid: int) -> list[str]:
+    def _build_nsenter_options(self, namespace: str, pid: int) -> list[str]:
         """Return the options of nsenter for the namespaces of a host."""
         return [f"--{kind}=/proc/{pid}/fd/{number}" for kind, number in self.descriptors[namespace].items()]
 

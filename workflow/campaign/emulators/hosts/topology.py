@@ -24,13 +24,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BRIDGE_NAMESPACE = "."
 """The namespace that holds the network's bridge."""
-INTERFACE = "eth0"
+HOST_INTERFACE = "eth0"
 OUTSIDE_NAMESPACE = "@outside"
 """The namespace from which the emulation was started."""
 BRIDGE = "network"
 PRIVATE_NETWORK = IPv4Network("198.18.0.0/16")
 """Network that is reserved for benchmarks (RFC 2544), so that no real network is hidden."""
-_BURST_BYTES = 16 * 1024
+_MIN_BURST_BYTES = 16 * 1024
 _MTU_BYTES = 9000
 """Size of jumbo frames, because shaping costs time per packet. With 1500, eight ranks over links of 16 MB/s use two full cores."""
 _BURST_S = 0.001
@@ -63,7 +63,7 @@ class LinkRates(BaseModel):
     )
     scale: float = Field(default=0.01, gt=0, description="ratio of emulated to real rates, for all links")
 
-    def gbit_per_s(self, link: LinkType) -> float | None:
+    def compute_gbit_per_s(self, link: LinkType) -> float | None:
         """Return the emulated rate of a link in one direction (Gbit/s), or None if it is not shaped."""
         real: float | None = getattr(self, f"{link}_gb_per_s")
         return None if real is None else real * 8 * self.scale
@@ -97,9 +97,9 @@ class EmulationSpec(BaseModel):
     def _check_names_differ(self) -> EmulationSpec:
         """Raise ValueError if two namespaces have the same name."""
         names = list_namespaces(self)
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
-                f"host names must be unique, and differ from device names (NAME-local0, NAME-fabric0, ..): {', '.join(twice)}"
+                f"host names must be unique, and differ from device names (NAME-local0, NAME-fabric0, ..): {', '.join(duplicates)}"
             )
         return self
 
@@ -122,12 +122,12 @@ class NetworkLayout:
     batches: tuple[Batch, ...]
 
 
-def device_namespaces(spec: EmulationSpec) -> tuple[str, ...]:
+def list_device_namespaces(spec: EmulationSpec) -> tuple[str, ...]:
     """Return the namespaces of all devices, ordered by host, with local devices before fabric devices."""
     names: list[str] = []
     for host in spec.hosts:
         fabric_names = [
-            device_namespace(host.name, link, number) for link, number in _list_device_links(host, spec.rates)
+            make_device_namespace(host.name, link, number) for link, number in _list_device_links(host, spec.rates)
         ]
         names += [host.name] * (host.local_devices + host.fabric_devices - len(fabric_names)) + fabric_names
     return tuple(names)
@@ -140,7 +140,7 @@ def list_namespaces(spec: EmulationSpec) -> list[str]:
         for host in spec.hosts
         for name in (
             host.name,
-            *(device_namespace(host.name, *device_link) for device_link in _list_device_links(host, spec.rates)),
+            *(make_device_namespace(host.name, *device_link) for device_link in _list_device_links(host, spec.rates)),
         )
     ]
 
@@ -151,7 +151,7 @@ def _list_device_links(host: EmulatedHost, rates: LinkRates) -> list[tuple[LinkT
     return [*(("local", n) for n in range(local_links)), *(("fabric", n) for n in range(host.fabric_devices))]
 
 
-def device_namespace(host: str, link: LinkType, number: int) -> str:
+def make_device_namespace(host: str, link: LinkType, number: int) -> str:
     """Return the namespace of the device behind a link of a host."""
     return f"{host}-{link}{number}"
 
@@ -184,11 +184,11 @@ def _build_host_batches(
     port = f"host{index}"
     host_lines = [
         "link set lo up",
-        f"link add {INTERFACE} type bridge",
-        f"link set uplink master {INTERFACE}",
+        f"link add {HOST_INTERFACE} type bridge",
+        f"link set uplink master {HOST_INTERFACE}",
         "link set uplink up",
-        f"link set {INTERFACE} up",
-        f"address add {addresses[host.name]}/{prefix} dev {INTERFACE}",
+        f"link set {HOST_INTERFACE} up",
+        f"address add {addresses[host.name]}/{prefix} dev {HOST_INTERFACE}",
     ]
     bridge_lines = (
         _format_veth_pair(port, "uplink", host.name),
@@ -202,18 +202,18 @@ def _build_host_batches(
     ]
     device_batches: list[Batch] = []
     for link, number in _list_device_links(host, rates):
-        name, port_name = device_namespace(host.name, link, number), f"{link}{number}"
+        name, port_name = make_device_namespace(host.name, link, number), f"{link}{number}"
         host_lines += [
-            _format_veth_pair(port_name, INTERFACE, name),
-            f"link set {port_name} master {INTERFACE}",
+            _format_veth_pair(port_name, HOST_INTERFACE, name),
+            f"link set {port_name} master {HOST_INTERFACE}",
             f"link set {port_name} up",
         ]
-        address = f"address add {addresses[name]}/{prefix} dev {INTERFACE}"
-        device_batches.append(Batch(name, "ip", ("link set lo up", f"link set {INTERFACE} up", address)))
-        shaped_interfaces += [(host.name, port_name, link), (name, INTERFACE, link)]
+        address = f"address add {addresses[name]}/{prefix} dev {HOST_INTERFACE}"
+        device_batches.append(Batch(name, "ip", ("link set lo up", f"link set {HOST_INTERFACE} up", address)))
+        shaped_interfaces += [(host.name, port_name, link), (name, HOST_INTERFACE, link)]
     batches += [Batch(host.name, "ip", tuple(host_lines)), *device_batches]
     for namespace, interface, link in shaped_interfaces:
-        if (rate := rates.gbit_per_s(link)) is not None:
+        if (rate := rates.compute_gbit_per_s(link)) is not None:
             batches.append(Batch(namespace, "tc", (format_shaping(interface, rate),)))
     return batches
 
@@ -231,5 +231,5 @@ def format_shaping(interface: str, rate_gbit_per_s: float) -> str:
     rate_bit_per_s = round(rate_gbit_per_s * 1e9)
     # After a pause, one bucket passes at once, which must be small compared with what a collective sends. A bucket that is smaller
     # than what the link moves while the machine does something else would not reach the rate.
-    burst_bytes = max(_BURST_BYTES, round(rate_bit_per_s / 8 * _BURST_S))
+    burst_bytes = max(_MIN_BURST_BYTES, round(rate_bit_per_s / 8 * _BURST_S))
     return f"qdisc add dev {interface} root tbf rate {rate_bit_per_s}bit burst {burst_bytes}b latency {_QUEUE_MS}ms"

@@ -3,7 +3,7 @@
 Hosts are network namespaces with shaped links. All daemons and jobs share separate process ids and mounts, held by one process.
 Ports therefore do not collide, and `/etc` is never touched. Stopping the cluster ends that process, and the kernel then ends all
 others. Only one interface is visible outside. Slurm's commands use it to reach the controller, with the SLURM_CONF of
-`slurm_environment`.
+`build_slurm_environment`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from campaign.common.errors import LaunchError
 from campaign.common.processes.command import TIMEOUT_EXIT_CODE, run_command
-from campaign.emulators.hosts.cluster_spec import DESCRIPTION_FILE, Cluster, ClusterSpec, slurm_environment
+from campaign.emulators.hosts.cluster_spec import DESCRIPTION_FILE, Cluster, ClusterSpec, build_slurm_environment
 from campaign.emulators.hosts.network import EmulationUnavailable, NamespaceKeeper, find_program, kill_and_wait
 from campaign.emulators.hosts.topology import (
     BRIDGE,
@@ -162,11 +162,11 @@ def query_status(directory: Path) -> ClusterStatus:
     if cluster_directory.find_keeper_pid(directory) is None:
         return ClusterStatus(None)
     cluster = find_running_cluster(directory)
-    processes = daemons.list_running(cluster)
+    processes = daemons.list_running_daemons(cluster)
     running_names = {process.host if process.daemon == "slurmd" else process.daemon for process in processes}
     required_daemons = ["munged", *(["mariadbd", "slurmdbd"] if cluster.spec.accounting else []), "slurmctld"]
     hosts = [host.name for host in cluster.spec.hosts if host.registration != "cloud"]
-    missing = [name for name in required_daemons if name not in running_names] + [
+    missing_daemons = [name for name in required_daemons if name not in running_names] + [
         f"slurmd of {name}" for name in hosts if name not in running_names
     ]
     # Without the controller, Slurm's commands would only wait.
@@ -175,7 +175,7 @@ def query_status(directory: Path) -> ClusterStatus:
         cluster,
         processes,
         _query_hosts(cluster) if has_controller else (),
-        tuple(missing),
+        tuple(missing_daemons),
         parse_squeue(_run_slurm_command(cluster, "squeue", "--noheader", "--format=%i|%T|%R|%j"))
         if has_controller
         else (),
@@ -198,7 +198,7 @@ def register_devices(cluster: Cluster, host: str, devices: int) -> None:
 
     Raises LaunchError if the host is not dynamic, has jobs, has too few device files, or does not come back.
     """
-    host_spec = cluster.spec.host(host)
+    host_spec = cluster.spec.find_host(host)
     if host_spec.registration != "dynamic":
         raise LaunchError(
             f"{host} is registered as {host_spec.registration}; only a dynamic host can register again with other devices"
@@ -255,7 +255,7 @@ def _create_database(cluster: Cluster) -> None:
     options = ["--user=root", "--auth-root-authentication-method=normal", "--skip-test-db"]
     result = run_command([*argv, *options], _DATABASE_TIMEOUT_S)
     if result.code:
-        log = cluster.log_path("mariadb-install-db")
+        log = cluster.get_log_path("mariadb-install-db")
         log.write_text(result.out + result.err, encoding="utf-8")
         # The first lines give the cause, and the others general advice.
         lines = [line.strip() for line in (result.err or result.out).splitlines() if line.strip()]
@@ -302,7 +302,7 @@ def _run_slurm_command(cluster: Cluster, *argv: str) -> str:
 
     A controller that does not answer is a state, not an error.
     """
-    result = run_command(argv, 10.0, {**os.environ, **slurm_environment(cluster)})
+    result = run_command(argv, 10.0, {**os.environ, **build_slurm_environment(cluster)})
     return "" if result.code == TIMEOUT_EXIT_CODE else result.out
 
 
@@ -317,7 +317,7 @@ def _create_hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Namesp
     for number, network in enumerate(PRIVATE_NETWORK.subnets(new_prefix=24)):
         if f"{network.network_address}/" in routes:
             continue
-        plan = plan_layout(spec.emulation_spec(), network)
+        plan = plan_layout(spec.to_emulation_spec(), network)
         control, visitor = network[254], network[253]
         interface = f"campaign{number}"
         outside_batch = Batch(
@@ -334,7 +334,7 @@ def _create_hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Namesp
         try:
             with Path("/proc/self/ns/net").open(encoding="utf-8") as network_namespace:
                 keeper = NamespaceKeeper.start(
-                    [(name, name.partition("-")[0]) for name in list_namespaces(spec.emulation_spec())],
+                    [(name, name.partition("-")[0]) for name in list_namespaces(spec.to_emulation_spec())],
                     [outside_batch, *plan.batches, join_batch, visitor_batch],
                     hostname="control",
                     commands=[("mount", "--bind", str(directory / "etc" / "hosts"), "/etc/hosts")],

@@ -27,9 +27,9 @@ _OWNER_FILE = "run/checkout"
 _CLUSTER_DIRECTORIES = ("etc", "run", "state", "spool", "database", "devices", "bin")
 _MAX_SOCKET_PATH_CHARACTERS = 107
 _RELEASE_TIMEOUT_S = 600.0
-_JOB_NOTES = Path("state/compositions/jobs")
-TEMPLATES = ROOT / "envs" / "cluster"
-PROGRAMS = ROOT / "envs" / "slurm"
+_JOB_NOTES_DIRECTORY = Path("state/compositions/jobs")
+TEMPLATE_DIRECTORY = ROOT / "envs" / "cluster"
+SLURM_PROGRAM_DIRECTORY = ROOT / "envs" / "slurm"
 """Programs that Slurm calls to compose hosts, the same as on a site's own cluster."""
 _TEMPLATE_BY_PATH = {
     f"etc/{name}": name for name in ("slurm.conf", "gres.conf", "cgroup.conf", "slurmdbd.conf", "my.cnf", "hosts")
@@ -65,7 +65,7 @@ def write_files(cluster: Cluster) -> None:
         (cluster.directory / path).write_text(text, encoding="utf-8")
     (cluster.directory / "etc" / "slurmdbd.conf").chmod(0o600)
     (cluster.directory / "bin" / "on-host").chmod(0o755)
-    for program in PROGRAMS.iterdir():
+    for program in SLURM_PROGRAM_DIRECTORY.iterdir():
         if program.name != "settings":
             shutil.copy(program, cluster.directory / "bin" / program.name)
             (cluster.directory / "bin" / program.name).chmod(0o755)
@@ -158,7 +158,7 @@ def render_files(cluster: Cluster) -> dict[str, str]:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # Only the start of a cluster needs them.
 
     templates = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader(TEMPLATE_DIRECTORY),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -175,13 +175,15 @@ def render_files(cluster: Cluster) -> dict[str, str]:
         "outside_address": ip_address(cluster.control_address) - 1,
         "machine": socket.gethostname(),
         "addresses": cluster.addresses,
-        "gres": spec.gres,
+        "gres": spec.format_gres,
         "dynamic": has_dynamic_hosts,
         "cloud": any(host.registration == "cloud" for host in spec.hosts),
         "campaign": shlex.join([sys.executable, "-m", "campaign.cli.main"]),
         "members": ",".join([*static_hosts, *(["composed"] if has_dynamic_hosts else [])]),
         "memory_per_cpu_mib": spec.memory_mib // spec.cpus,
-        "inner_prefixes": {host.name: shlex.join(cluster.held.inner_command_prefix(host.name)) for host in spec.hosts},
+        "inner_prefixes": {
+            host.name: shlex.join(cluster.held.build_inner_command_prefix(host.name)) for host in spec.hosts
+        },
     }
     return {path: templates.get_template(name).render(variables) for path, name in _TEMPLATE_BY_PATH.items()}
 
@@ -233,7 +235,7 @@ class OnDemandComposition:
 
 def list_on_demand_compositions(directory: Path) -> tuple[OnDemandComposition, ...]:
     """List the on-demand compositions of all jobs of the cluster in this directory."""
-    notes = sorted(path for path in (directory / _JOB_NOTES).glob("[0-9]*") if path.is_dir())
+    notes = sorted(path for path in (directory / _JOB_NOTES_DIRECTORY).glob("[0-9]*") if path.is_dir())
     fields = ("configuration", "campaign", "results", "python")
     return tuple(
         OnDemandComposition(note.name, *((note / field).read_text(encoding="utf-8").strip() for field in fields))

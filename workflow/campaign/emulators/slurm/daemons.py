@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from campaign.common.errors import LaunchError
-from campaign.emulators.hosts.cluster_spec import Cluster, slurm_environment
+from campaign.emulators.hosts.cluster_spec import Cluster, build_slurm_environment
 from campaign.emulators.hosts.network import check_availability, find_program
 from campaign.emulators.hosts.topology import BRIDGE_NAMESPACE
 
@@ -46,7 +46,7 @@ class RunningDaemon:
     pid: int
 
 
-def list_running(cluster: Cluster) -> tuple[RunningDaemon, ...]:
+def list_running_daemons(cluster: Cluster) -> tuple[RunningDaemon, ...]:
     """List every running daemon of the cluster, in the order in which they start."""
     pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
     processes = [process for pid in pids if (process := _identify_daemon(pid, cluster.held.pid_namespace)) is not None]
@@ -78,7 +78,9 @@ def _identify_daemon(pid: int, namespace: int) -> RunningDaemon | None:
 def find_processes(cluster: Cluster, daemon: Daemon, host: str | None = None) -> tuple[RunningDaemon, ...]:
     """Return the running processes of one daemon, optionally of one host."""
     return tuple(
-        process for process in list_running(cluster) if process.daemon == daemon and host in (None, process.host)
+        process
+        for process in list_running_daemons(cluster)
+        if process.daemon == daemon and host in (None, process.host)
     )
 
 
@@ -96,7 +98,7 @@ def start_daemon(cluster: Cluster, daemon: Daemon, host: str | None = None, devi
     if daemon == "slurmd" and host and not find_processes(cluster, "munged", host):
         start_daemon(cluster, "munged", host)
         wait_until_ready(
-            lambda: is_socket_served(_munge_socket_path(cluster, host)),
+            lambda: is_socket_served(_get_munge_socket_path(cluster, host)),
             "munged does not answer",
             cluster,
             f"munged-{host}",
@@ -105,13 +107,13 @@ def start_daemon(cluster: Cluster, daemon: Daemon, host: str | None = None, devi
         )
     argv = _build_argv(cluster, daemon, host, devices)
     name = daemon if host is None else f"{daemon}-{host}"
-    with cluster.log_path(f"{name}.out").open("ab") as log:
+    with cluster.get_log_path(f"{name}.out").open("ab") as log:
         result = subprocess.run(
-            [*cluster.held.command_prefix(host or BRIDGE_NAMESPACE), "setsid", "--fork", *argv],
+            [*cluster.held.build_command_prefix(host or BRIDGE_NAMESPACE), "setsid", "--fork", *argv],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={"PATH": _PATH, "LANG": "C.UTF-8", **slurm_environment(cluster)},
+            env={"PATH": _PATH, "LANG": "C.UTF-8", **build_slurm_environment(cluster)},
             check=False,
         )
     if result.returncode:
@@ -126,7 +128,7 @@ def _build_argv(cluster: Cluster, daemon: Daemon, host: str | None, devices: int
     """Build the command line of a daemon."""
     directory, program = cluster.directory, find_program(daemon)
     if daemon == "munged":
-        name = _munge_socket_path(cluster, host).stem
+        name = _get_munge_socket_path(cluster, host).stem
         files = ("key-file", "etc/munge.key"), ("socket", f"run/{name}.sock"), ("pid-file", f"run/{name}.pid")
         log_files = ("log-file", f"log/{name.replace('munge', 'munged')}.log"), ("seed-file", f"run/{name}.seed")
         options = [f"--{option}={directory / path}" for option, path in (*files, *log_files)]
@@ -138,31 +140,31 @@ def _build_argv(cluster: Cluster, daemon: Daemon, host: str | None, devices: int
         return [program, "-D"]
     if host is None:
         raise LaunchError("slurmd cannot be started without the name of its host")
-    return [*_munge_mount_prefix(cluster, host), program, "-D", *_build_slurmd_options(cluster, host, devices)]
+    return [*_build_munge_mount_prefix(cluster, host), program, "-D", *_build_slurmd_options(cluster, host, devices)]
 
 
-def _munge_socket_path(cluster: Cluster, host: str | None = None) -> Path:
+def _get_munge_socket_path(cluster: Cluster, host: str | None = None) -> Path:
     """Return the path of the socket of a host's munged, or of the controller's."""
     return cluster.directory / "run" / f"munge{f'-{host}' if host else ''}.sock"
 
 
-def _munge_mount_prefix(cluster: Cluster, host: str) -> list[str]:
+def _build_munge_mount_prefix(cluster: Cluster, host: str) -> list[str]:
     """Return the words before a command that mount the munge socket of its host at the path in the shared slurm.conf."""
     script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
-    sockets = [str(_munge_socket_path(cluster, host)), str(_munge_socket_path(cluster))]
+    sockets = [str(_get_munge_socket_path(cluster, host)), str(_get_munge_socket_path(cluster))]
     return ["unshare", "--mount", "--propagation=slave", "sh", "-c", script, "munge", *sockets]
 
 
 def _build_slurmd_options(cluster: Cluster, host: str, devices: int | None) -> list[str]:
     """Build the options of a host's slurmd."""
-    host_spec = cluster.spec.host(host)
+    host_spec = cluster.spec.find_host(host)
     if host_spec.registration == "cloud":
         # -b reports a new boot, without which Slurm would not regard the host as resumed.
         return ["-b", "-N", host]
     if host_spec.registration != "dynamic":
         return ["-N", host]
     count = host_spec.devices if devices is None else devices
-    gres = f" Gres={cluster.spec.gres(count)}" if count else ""
+    gres = f" Gres={cluster.spec.format_gres(count)}" if count else ""
     shape = f"CPUs={cluster.spec.cpus} RealMemory={cluster.spec.memory_mib} Feature=composed{gres}"
     return ["-N", host, "-Z", "--conf", shape]
 
@@ -214,10 +216,10 @@ def wait_until_ready(
 def _format_log_tail(cluster: Cluster, name: str) -> str:
     """Format the last lines of a daemon's logs."""
     lines: list[str] = []
-    for file in (cluster.log_path(name), cluster.log_path(f"{name}.out")):
+    for file in (cluster.get_log_path(name), cluster.get_log_path(f"{name}.out")):
         with suppress(OSError):
             lines += file.read_text(errors="replace", encoding="utf-8").splitlines()[-_LOG_LINES:]
-    return f"{cluster.log_path(name)} ends with: " + " | ".join(lines or ["nothing"])
+    return f"{cluster.get_log_path(name)} ends with: " + " | ".join(lines or ["nothing"])
 
 
 def is_socket_served(path: Path) -> bool:
@@ -233,23 +235,23 @@ def is_port_served(address: str, port: int) -> bool:
         return client.connect_ex((address, port)) == 0
 
 
-PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge", "mariadb-server", "iproute2")
+DEBIAN_PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge", "mariadb-server", "iproute2")
 """Debian packages that the cluster needs."""
-_SLURM = ("munged", "slurmctld", "slurmd", "sinfo", "scontrol", "srun", "sbatch")
-_TOOLS = ("ip", "tc", "nsenter", "setsid", "mount")
+_SLURM_PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "scontrol", "srun", "sbatch")
+_SYSTEM_PROGRAMS = ("ip", "tc", "nsenter", "setsid", "mount")
 # The last program is called by the one before it, but Debian has it in another package.
-_ACCOUNTING = ("slurmdbd", "sacct", "mariadbd", "mariadb-install-db", "my_print_defaults")
+_ACCOUNTING_PROGRAMS = ("slurmdbd", "sacct", "mariadbd", "mariadb-install-db", "my_print_defaults")
 _DAEMONS = frozenset({"slurmctld", "slurmd", "slurmdbd"})
-_PORTS = (6817, 6818, 6819)
-_LISTENING = "0A"
-_CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
-_SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", "/usr/local/sbin"])
+_SLURM_PORTS = (6817, 6818, 6819)
+_LISTENING_STATE = "0A"
+_SLURM_CONFIGURATION_FILES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
+_SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", "/usr/local/sbin"])
 
 
 def list_missing_programs(accounting: bool = True) -> tuple[str, ...]:
     """List the programs that the cluster needs and that are not installed."""
-    programs = (*_SLURM, *_TOOLS, *(_ACCOUNTING if accounting else ()))
-    return tuple(name for name in programs if shutil.which(name, path=_SEARCH) is None)
+    programs = (*_SLURM_PROGRAMS, *_SYSTEM_PROGRAMS, *(_ACCOUNTING_PROGRAMS if accounting else ()))
+    return tuple(name for name in programs if shutil.which(name, path=_SEARCH_PATH) is None)
 
 
 def check_requirements(accounting: bool = True) -> None:
@@ -259,10 +261,10 @@ def check_requirements(accounting: bool = True) -> None:
             "an emulated Slurm requires root, because its daemons start jobs as their users; run `sudo campaign cluster up` "
             "(emulated hosts without Slurm also work as an ordinary user if the kernel allows user namespaces)"
         )
-    if missing := list_missing_programs(accounting):
+    if missing_programs := list_missing_programs(accounting):
         raise LaunchError(
-            f"required programs are not installed: {', '.join(missing)}; on Debian and Ubuntu, run: "
-            f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"
+            f"required programs are not installed: {', '.join(missing_programs)}; on Debian and Ubuntu, run: "
+            f"apt-get install --no-install-recommends {' '.join(DEBIAN_PACKAGES)}"
         )
     if evidence := find_real_slurm():
         raise LaunchError(
@@ -283,10 +285,10 @@ def find_real_slurm(proc: Path = Path("/proc")) -> str | None:
             with suppress(OSError):  # The process may have ended.
                 comm = (entry / "comm").read_text(encoding="utf-8").strip()
                 if comm in _DAEMONS and (entry / "ns/pid").stat().st_ino == own_namespace:
-                    configuration = next((path for path in _CONFIGURATIONS if Path(path).exists()), None)
+                    configuration = next((path for path in _SLURM_CONFIGURATION_FILES if Path(path).exists()), None)
                     return f"{comm}, process {entry.name}" + (f", {configuration}" if configuration else "")
     listening_ports = _list_listening_ports(proc)
-    if ports_in_use := [str(port) for port in _PORTS if port in listening_ports]:
+    if ports_in_use := [str(port) for port in _SLURM_PORTS if port in listening_ports]:
         return f"a process listens on Slurm's port {', '.join(ports_in_use)}"
     return None
 
@@ -297,5 +299,5 @@ def _list_listening_ports(proc: Path) -> set[int]:
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             rows = [line.split() for line in (proc / "self/net" / table).read_text(encoding="utf-8").splitlines()[1:]]
-            ports |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == _LISTENING}
+            ports |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == _LISTENING_STATE}
     return ports

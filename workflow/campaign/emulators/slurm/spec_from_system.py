@@ -7,7 +7,7 @@ from pathlib import Path
 
 from campaign.common.errors import ConfigError, FabricError
 from campaign.emulators.hosts.cluster_spec import ClusterHost, ClusterSpec, Registration
-from campaign.emulators.hosts.emulation_plan import link_rates
+from campaign.emulators.hosts.emulation_plan import build_link_rates
 from campaign.emulators.hosts.topology import LinkRates
 from campaign.fabrics.protocol import Fabric, LeaseRequest
 from campaign.plan.campaign.open_fabric import open_system_fabric
@@ -43,7 +43,7 @@ def build_cluster_spec(system: SystemFile, accounting: bool = True, slurm_conf: 
     partitions = [options.partition for options in (system.slurm, *system.slurm.overrides) if options.partition]
     first, *further_partitions = dict.fromkeys(partitions or ["main"])
     lines = [f"PartitionName={name} MaxTime=INFINITE State=UP Nodes=ALL" for name in further_partitions]
-    groups = [(group, name) for group in system.hosts for name in group.names()]
+    groups = [(group, name) for group in system.hosts for name in group.list_names()]
     hosts = tuple(
         _build_cluster_host(group, name, ports, system)
         for (group, name), ports in zip(groups, _count_ports(system), strict=True)
@@ -53,12 +53,12 @@ def build_cluster_spec(system: SystemFile, accounting: bool = True, slurm_conf: 
             hosts=hosts,
             partition=first,
             device=model or None,
-            model=_device_name(system),
+            model=_find_device_name(system),
             # Every device needs a CPU for its rank.
             cpus=max(max(group.cores for group in system.hosts), *(host.slots for host in hosts)),
             memory_mib=round(min(group.memory_gib for group in system.hosts) * 1024),
             accounting=accounting,
-            rates=link_rates(system.emulation, system.links) if system.emulation else LinkRates(),
+            rates=build_link_rates(system.emulation, system.links) if system.emulation else LinkRates(),
             slurm_conf=(*lines, *slurm_conf),
         )
     except ValueError as error:
@@ -79,7 +79,7 @@ def _build_cluster_host(group: HostSpec, name: str, ports: int, system: SystemFi
     )
 
 
-def _device_name(system: SystemFile) -> str:
+def _find_device_name(system: SystemFile) -> str:
     """Return the name under which the cluster reports its devices, all of which have the same gres."""
     models = [device.model for group in system.hosts for device in group.devices if device.kind == _DEVICE_KIND]
     models += [entry.model for entry in system.pool if entry.kind == _DEVICE_KIND]
@@ -95,7 +95,7 @@ def _device_name(system: SystemFile) -> str:
 
 def _count_ports(system: SystemFile) -> list[int]:
     """Return the number of pool devices that the rules of the fabric allow on each host at one time."""
-    names = [name for group in system.hosts for name in group.names()]
+    names = [name for group in system.hosts for name in group.list_names()]
     pool = [entry for entry in system.pool if entry.kind == _DEVICE_KIND]
     if not pool:
         return [0] * len(names)

@@ -23,7 +23,7 @@ from campaign.fabrics.control_plane.protocol import ControlPlane, FabricView, Le
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy
-from campaign.fabrics.operations import timing
+from campaign.fabrics.operations import time_operation
 from campaign.fabrics.placement.selection import select_devices
 from campaign.fabrics.protocol import (
     Capabilities,
@@ -108,7 +108,7 @@ class ControlledFabric(Fabric):
         Raises ProtocolViolation if the data are unexpected, because then the control plane is at fault and not this program.
         """
         try:
-            with timing("inventory"):
+            with time_operation("inventory"):
                 reported_view = self.plane.read_view()
             view = merge_duplicate_devices(reported_view, self._state.read())
             devices = (
@@ -177,9 +177,9 @@ class ControlledFabric(Fabric):
         """Return the fabric ids of the devices that their hosts can use now."""
         return self._host_view.find_visible_devices(composition)
 
-    def devices_to_verify(self, composition: Composition) -> frozenset[str]:
+    def list_devices_to_verify(self, composition: Composition) -> frozenset[str]:
         """Return the fabric ids of the devices that are verified on their hosts."""
-        return self._host_view.devices_to_verify(composition)
+        return self._host_view.list_devices_to_verify(composition)
 
     def rescan_hosts(self, composition: Composition) -> None:
         """Make the hosts of the composition scan for devices."""
@@ -235,7 +235,7 @@ class ControlledFabric(Fabric):
         Raises Busy or Conflict if nothing was changed, PartialFailure with the devices that failed, or OutcomeUnknown.
         """
         lease_id = selection.request.lease_id
-        with self._state.transaction(lease_id), self.plane.client.limit_time():
+        with self._state.lock_transaction(lease_id), self.plane.client.limit_time():
             # The view must be current: some fabrics attach one device to two hosts on request.
             view, self._recent_view = self._read_view(), None
             claimed_view = self._combine_with_claims(view)
@@ -286,12 +286,14 @@ class ControlledFabric(Fabric):
         with self.plane.client.limit_time():
             if lease_id not in self._state.read().leases and lease_id not in self._read_view().tags:
                 return ()
-        with self._state.transaction(lease_id), self.plane.client.limit_time():
+        with self._state.lock_transaction(lease_id), self.plane.client.limit_time():
             claimed_view = self._combine_with_claims(self._read_view())
             change = claimed_view.build_release_change(lease_id)
             for host, names in change.hosts.items():  # Hosts stop using the devices before the fabric detaches them.
-                attached = [d for d in claimed_view.view.devices if d.fabric_id in names and d.attached_to == host]
-                self._host_view.drain_devices(host, attached, force=self.force)
+                attached_devices = [
+                    d for d in claimed_view.view.devices if d.fabric_id in names and d.attached_to == host
+                ]
+                self._host_view.drain_devices(host, attached_devices, force=self.force)
             partial_failure: PartialFailure | None = None
             try:
                 undetached_ids = set(self.plane.detach(change))
@@ -320,7 +322,7 @@ class ControlledFabric(Fabric):
         """Attach displaced devices to their original hosts, and return their hosts by fabric id."""
         if not self._state.read().list_displaced_devices():
             return {}
-        with self._state.transaction("the return of displaced devices"), self.plane.client.limit_time():
+        with self._state.lock_transaction("the return of displaced devices"), self.plane.client.limit_time():
             return self._return_displaced_devices()
 
     def _return_displaced_devices(self) -> Mapping[str, str]:
@@ -475,7 +477,7 @@ def make_opener(
         state = state_dir / f"{kind}.json"
         agent = open_agent(options.agent, len(hosts))
         return ControlledFabric(
-            open_plane(options, hosts, pool, StateFile(state)), hosts, state, agent, pool, options.model
+            open_plane(options, hosts, pool, StateFile(state)), hosts, state, agent, pool, options.map_model
         )
 
     return open_fabric

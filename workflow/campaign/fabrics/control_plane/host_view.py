@@ -57,7 +57,7 @@ class HostView:
         if self._agent is None:
             return {}
         keys_by_host = {
-            host: tuple(_device_key(listed_device) for listed_device in self._agent.list_devices(host))
+            host: tuple(_build_device_key(listed_device) for listed_device in self._agent.list_devices(host))
             for host, devices in hosts.items()
             if devices
         }
@@ -75,22 +75,22 @@ class HostView:
             return host
         return replace(
             host,
-            devices=tuple(_with_host_data(device, host_devices.get(device.fabric_id)) for device in host.devices),
-            storage=tuple(_with_host_data(device, host_devices.get(device.fabric_id)) for device in host.storage),
+            devices=tuple(_merge_host_data(device, host_devices.get(device.fabric_id)) for device in host.devices),
+            storage=tuple(_merge_host_data(device, host_devices.get(device.fabric_id)) for device in host.storage),
         )
 
     def find_visible_devices(self, composition: Composition) -> frozenset[str]:
         """Return the fabric ids of devices that their hosts can use now, and of devices that are not verified."""
-        unverified_ids = {device.fabric_id for device in composition.devices} - self.devices_to_verify(composition)
+        unverified_ids = {device.fabric_id for device in composition.devices} - self.list_devices_to_verify(composition)
         pairs = (self._match_devices(host.name, (*host.devices, *host.storage)) for host in composition.hosts)
         return frozenset(unverified_ids).union(
             name for matches in pairs for name, device in matches.items() if device.ready
         )
 
-    def devices_to_verify(self, composition: Composition) -> frozenset[str]:
+    def list_devices_to_verify(self, composition: Composition) -> frozenset[str]:
         """Return the fabric ids of devices that are verified on their hosts: pooled devices, if there is an agent."""
-        pooled = (d for d in composition.devices if not d.local)
-        return frozenset(device.fabric_id for device in pooled if self._agent is not None)
+        pooled_devices = (d for d in composition.devices if not d.local)
+        return frozenset(device.fabric_id for device in pooled_devices if self._agent is not None)
 
     def rescan_hosts(self, composition: Composition) -> None:
         """Make each host with pooled devices scan for devices."""
@@ -137,33 +137,33 @@ class HostView:
 
     def _match_devices(self, host: str, devices: Iterable[Device]) -> dict[str, HostDevice]:
         """Return the host's device of each fabric id that can be identified."""
-        identifiable = [d for d in devices if not d.local and (d.host_id or not self._is_ambiguous(host, d))]
-        if self._agent is None or not identifiable:
+        identifiable_devices = [d for d in devices if not d.local and (d.host_id or not self._is_ambiguous(host, d))]
+        if self._agent is None or not identifiable_devices:
             return {}
         host_devices = self._agent.list_devices(host)
-        if any(not device.host_id for device in identifiable):
-            earlier_keys = self._earlier_device_keys(host) or ()
+        if any(not device.host_id for device in identifiable_devices):
+            earlier_keys = self._read_earlier_device_keys(host) or ()
             host_devices = tuple(
-                host_device for host_device in host_devices if _device_key(host_device) not in earlier_keys
+                host_device for host_device in host_devices if _build_device_key(host_device) not in earlier_keys
             )
-        return match_devices(identifiable, host_devices)
+        return match_devices(identifiable_devices, host_devices)
 
     def _is_ambiguous(self, host: str, device: Device) -> bool:
         """Return True if a pooled device without an identity could be confused with a built-in device of the host."""
-        return device.kind in self._built_in_kinds.get(host, ()) and self._earlier_device_keys(host) is None
+        return device.kind in self._built_in_kinds.get(host, ()) and self._read_earlier_device_keys(host) is None
 
-    def _earlier_device_keys(self, host: str) -> tuple[str, ...] | None:
+    def _read_earlier_device_keys(self, host: str) -> tuple[str, ...] | None:
         """Return the keys of devices that the host had before its present lease, or None if they were not recorded."""
         leases = self._state.read().leases.values()
         return next((lease_claim.seen_before[host] for lease_claim in leases if host in lease_claim.seen_before), None)
 
 
-def _device_key(device: HostDevice) -> str:
+def _build_device_key(device: HostDevice) -> str:
     """Return the identity of a device in normal form, or its address if it has none."""
     return normalize_identity(device.identity or device.address)
 
 
-def _with_host_data(device: Device, host_device: HostDevice | None) -> Device:
+def _merge_host_data(device: Device, host_device: HostDevice | None) -> Device:
     """Return a device with the identity and link that its host reports."""
     if host_device is None:
         return device

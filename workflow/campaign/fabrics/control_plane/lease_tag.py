@@ -13,8 +13,8 @@ from urllib.parse import quote, unquote
 from campaign.fabrics.protocol import Tag
 from campaign.spec.hardware import Device
 
-_PREFIX = "composable-campaign"
-_TEXT = re.compile(rf"{_PREFIX} lease=(\S+) campaign=(\S*) owner=(\S*) since=(\d+)")
+_TAG_PREFIX = "composable-campaign"
+_TAG_PATTERN = re.compile(rf"{_TAG_PREFIX} lease=(\S+) campaign=(\S*) owner=(\S*) since=(\d+)")
 
 
 def encode_tag(tag: Tag) -> str:
@@ -23,12 +23,12 @@ def encode_tag(tag: Tag) -> str:
     Example: `composable-campaign lease=.. campaign=.. owner=.. since=1700000000`.
     """
     lease, campaign, owner = (quote(word, safe="-_.+") for word in (tag.lease_id, tag.campaign, tag.owner))
-    return f"{_PREFIX} lease={lease} campaign={campaign} owner={owner} since={int(tag.since_s)}"
+    return f"{_TAG_PREFIX} lease={lease} campaign={campaign} owner={owner} since={int(tag.since_s)}"
 
 
 def decode_tag(text: object) -> Tag | None:
     """Decode the tag in a text field of the fabric. Returns None if the text is anything else."""
-    match = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
+    match = _TAG_PATTERN.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
         return None
     lease, campaign, owner = (unquote(word) for word in match.groups()[:3])

@@ -40,10 +40,10 @@ class ClaimedView:
         hosts = tuple(
             Host(name, spec.cores, spec.memory_gib, holder=holders[name]) for name, spec in self.hosts.items()
         )
-        local = (apply_claim(device, self.state) for device in self.built_in_devices)
-        return Inventory(hosts, (*local, *(self.with_holder(device) for device in self.view.devices)))
+        built_in_devices = (apply_claim(device, self.state) for device in self.built_in_devices)
+        return Inventory(hosts, (*built_in_devices, *(self.add_holder(device) for device in self.view.devices)))
 
-    def with_holder(self, device: Device) -> Device:
+    def add_holder(self, device: Device) -> Device:
         """Return a pooled device with its holder. A device with several holders gets the state `unknown`."""
         if device.others:
             device = replace(device, state="unknown")
@@ -70,7 +70,7 @@ class ClaimedView:
         hosts = {host.name for host in lease_claim.hosts} if lease_claim else set(self.hosts)
         attached_devices = []
         for view_device in self.view.devices:
-            device = self.with_holder(view_device)
+            device = self.add_holder(view_device)
             slot = self.state.get_or_create_slot(device.fabric_id)
             on_claimed_host = slot.host in (None, device.attached_to) and slot.found is None
             marked_on_host = view_device.holder == lease_id and device.attached_to in hosts
@@ -102,10 +102,10 @@ class ClaimedView:
         }
         # A device whose two ends disagree was not obtained, although it must still be released.
         pooled_devices = {d.fabric_id: d for d in self.list_attached_devices(lease_id) if d.state != "unknown"}
-        hosts = [_with_attached_devices(host, pooled_devices) for host in lease_claim.hosts] if lease_claim else []
+        hosts = [_replace_claimed_devices(host, pooled_devices) for host in lease_claim.hosts] if lease_claim else []
         for name in dict.fromkeys(d.attached_to for d in pooled_devices.values()):
             if name in self.hosts and name not in {host.name for host in hosts}:
-                hosts.append(_with_attached_devices(ClaimedHost(name=str(name)), pooled_devices))
+                hosts.append(_replace_claimed_devices(ClaimedHost(name=str(name)), pooled_devices))
         composition = build_composition(
             self.hosts, (host for host in hosts if host.name in self.hosts), built_in_devices | pooled_devices
         )
@@ -143,11 +143,12 @@ class ClaimedView:
             raise Unhealthy(
                 f"{lease_id}: devices have failed since they were selected: {', '.join(failed_ids)}", failed_ids
             )
-        if unusable := [
+        if unusable_devices := [
             f"{d.fabric_id} is {d.state}" for d in selected_devices if d.holder is None and d.state != "free"
         ]:
             raise Conflict(
-                f"{lease_id}: selected devices are not free on the fabric: {', '.join(unusable)}", ("the fabric",)
+                f"{lease_id}: selected devices are not free on the fabric: {', '.join(unusable_devices)}",
+                ("the fabric",),
             )
         holders = {host.host: self.view.holders.get(host.host, lease_id) for host in selection.hosts}
         if host_holders := {name: holder for name, holder in holders.items() if holder != lease_id}:
@@ -171,7 +172,7 @@ class ClaimedView:
             if holder == lease_id:
                 hosts.setdefault(name, {})
         # A device that another user holds by now must not be detached.
-        holders = {d.fabric_id: self.with_holder(d).holder for d in self.view.devices}
+        holders = {d.fabric_id: self.add_holder(d).holder for d in self.view.devices}
         ids_by_host = {
             host: tuple(n for n in names if holders.get(n) in (None, lease_id)) for host, names in hosts.items()
         }
@@ -221,7 +222,7 @@ def select_pooled(devices: Sequence[str], storage: Sequence[str], view: FabricVi
     return tuple(name for name in (*devices, *storage) if name in pooled_ids)
 
 
-def _with_attached_devices(host: ClaimedHost, pooled_devices: Mapping[str, Device]) -> ClaimedHost:
+def _replace_claimed_devices(host: ClaimedHost, pooled_devices: Mapping[str, Device]) -> ClaimedHost:
     """Return a claimed host with the devices that the fabric really attached to it.
 
     Requested devices that are attached elsewhere are removed, and additional attached devices are added.
@@ -241,7 +242,7 @@ def _with_attached_devices(host: ClaimedHost, pooled_devices: Mapping[str, Devic
     ]
     return host.model_copy(
         update={
-            "devices": (*keep_attached(host.devices), *(d.fabric_id for d in extra_devices if d.computes)),
+            "devices": (*keep_attached(host.devices), *(d.fabric_id for d in extra_devices if d.can_compute)),
             "storage": (*keep_attached(host.storage), *(d.fabric_id for d in extra_devices if d.kind == STORAGE_KIND)),
         }
     )

@@ -180,7 +180,7 @@ class ControlPlaneOptions(ConnectionOptions):
         default=AgentOptions(), description="host agent, which lists the devices of a host and takes them out of use"
     )
 
-    def model(self, fabric_model: str) -> str:
+    def map_model(self, fabric_model: str) -> str:
         """Return the name in the system file of a device model as the fabric names it."""
         return self.models.get(fabric_model, "-".join(fabric_model.lower().split()))
 

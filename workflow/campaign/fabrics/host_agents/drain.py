@@ -215,8 +215,8 @@ class _BusRemoval:
         other_driver = (
             (f"driver {usage.driver}",) if self._device.kind == "gpu" and usage.driver not in ("", "nvidia") else ()
         )
-        forceable = (*other_driver, *usage.computing, *usage.files, *usage.addresses)
-        return usage.claimed if self._force else (*usage.claimed, *forceable)
+        forceable_users = (*other_driver, *usage.computing, *usage.files, *usage.addresses)
+        return usage.claimed if self._force else (*usage.claimed, *forceable_users)
 
     def _wait_until_unused(self, list_users: Callable[[DeviceUsage], tuple[str, ...]]) -> DeviceUsage:
         """Wait until the device has no users, and return its usage. Raises HostBusy at the deadline."""

@@ -90,9 +90,10 @@ class HttpInventoryAgent:
             key = ".".join(map(str, problem["loc"]))
             raise FabricError(f"{url}: an entry is not a valid device: {key}: {problem['msg']}") from error
         self._users[host] = {
-            normalize_identity(listed.identity): tuple(map(str, listed.users or ())) for listed in entries
+            normalize_identity(inventory_entry.identity): tuple(map(str, inventory_entry.users or ()))
+            for inventory_entry in entries
         }
-        return tuple(listed.to_host_device() for listed in entries)
+        return tuple(inventory_entry.to_host_device() for inventory_entry in entries)
 
     def rescan(self, host: str) -> None:
         """Do nothing, because the service cannot make a host scan."""

@@ -227,8 +227,8 @@ def parse_usage(text: str) -> DeviceUsage:
     """
     parts = parse_sections(text)
     routes = [line.split() for line in parts.get("routes", [])]
-    default = [f"default route through {f[0]}" for f in routes if len(f) > 7 and f[1] == f[7] == "0" * 8]
-    default += [
+    default_routes = [f"default route through {f[0]}" for f in routes if len(f) > 7 and f[1] == f[7] == "0" * 8]
+    default_routes += [
         f"default route through {f[-1]}" for f in map(str.split, parts.get("routes6", [])) if f[:2] == ["0" * 32, "00"]
     ]
     mounts = [f"mounted on {line.strip()}" for line in parts.get("mounts", [])]
@@ -242,7 +242,7 @@ def parse_usage(text: str) -> DeviceUsage:
         persistent=any(line.strip() == "Enabled" for line in parts.get("persistence", [])),
         computing=parse_computing_processes(parts.get("apps", []), _parse_count((parts.get("apps-ended") or ["0"])[0])),
         files=tuple(map(_describe_process, parts.get("files", []))),
-        claimed=tuple(dict.fromkeys([*mounts, *parts.get("claims", []), *default])),
+        claimed=tuple(dict.fromkeys([*mounts, *parts.get("claims", []), *default_routes])),
         addresses=_describe_addresses(parts),
         removing=tuple(f"pid {line} (removal in progress)" for line in parts.get("writers", [])),
     )

@@ -76,39 +76,42 @@ def match_devices(devices: Iterable[Device], host_devices: Sequence[HostDevice])
     A GPU without a driver shows no identity. Such GPUs are matched with the missing ones, unless there are more of them, so
     that an interrupted detachment can be finished. Since they are not `ready`, they do not count as visible.
     """
-    unmatched = dict(enumerate(host_devices))
+    unmatched_devices = dict(enumerate(host_devices))
     matches: dict[str, HostDevice] = {}
-    without_identity: list[Device] = []
+    devices_without_identity: list[Device] = []
     missed_by_kind: dict[str, list[Device]] = {}
     for device in devices:
         if not device.host_id:
-            without_identity.append(device)
+            devices_without_identity.append(device)
             continue
         identity = normalize_identity(device.host_id)
         number = next(
             (
                 n
-                for n, host_device in unmatched.items()
+                for n, host_device in unmatched_devices.items()
                 if identity in (normalize_identity(host_device.identity), normalize_identity(host_device.address))
             ),
             None,
         )
         if number is not None:
-            matches[device.fabric_id] = unmatched.pop(number)
+            matches[device.fabric_id] = unmatched_devices.pop(number)
         else:
             missed_by_kind.setdefault(device.kind, []).append(device)
     for kind, missed_devices in missed_by_kind.items():
-        anonymous = [
+        anonymous_numbers = [
             n
-            for n, host_device in unmatched.items()
+            for n, host_device in unmatched_devices.items()
             if host_device.kind == kind and not host_device.identity and not host_device.ready
         ]
-        if len(anonymous) <= len(missed_devices):
+        if len(anonymous_numbers) <= len(missed_devices):
             matches.update(
-                {device.fabric_id: unmatched.pop(n) for device, n in zip(missed_devices, anonymous, strict=False)}
+                {
+                    device.fabric_id: unmatched_devices.pop(n)
+                    for device, n in zip(missed_devices, anonymous_numbers, strict=False)
+                }
             )
-    for device in without_identity:
-        number = next((n for n, host_device in unmatched.items() if host_device.kind == device.kind), None)
+    for device in devices_without_identity:
+        number = next((n for n, host_device in unmatched_devices.items() if host_device.kind == device.kind), None)
         if number is not None:
-            matches[device.fabric_id] = unmatched.pop(number)
+            matches[device.fabric_id] = unmatched_devices.pop(number)
     return matches

@@ -23,8 +23,8 @@ from campaign.spec.hardware import normalize_identity
 _HOST_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SSH_ERROR_CODE = 255
 # The proof is printed last, because ssh and its substitutes also end with exit codes of their own, such as 0 and 255.
-_PROOF = ("sh", "-c", '"$@"; printf "\\ncampaign-ended %s\\n" "$?"', "campaign-command")
-_ENDED = re.compile(r"\ncampaign-ended (\d+)\n")
+_EXIT_CODE_WRAPPER = ("sh", "-c", '"$@"; printf "\\ncampaign-ended %s\\n" "$?"', "campaign-command")
+_EXIT_CODE_LINE = re.compile(r"\ncampaign-ended (\d+)\n")
 
 
 def open_agent(options: AgentOptions, *, root: Path = Path("/"), processes: Path = Path("/proc")) -> ShellAgent:
@@ -104,12 +104,12 @@ def _find_current_device(device: HostDevice, host_devices: Sequence[HostDevice])
             and normalize_identity(candidate.identity) == normalize_identity(device.identity)
         ):
             return candidate
-    unidentified = (candidate for candidate in host_devices if not (candidate.identity and device.identity))
+    unidentified_devices = (candidate for candidate in host_devices if not (candidate.identity and device.identity))
     address = normalize_identity(device.address)
     return next(
         (
             candidate
-            for candidate in unidentified
+            for candidate in unidentified_devices
             if address and candidate.kind == device.kind and normalize_identity(candidate.address) == address
         ),
         None,
@@ -146,8 +146,8 @@ def build_remote_runner(template: Sequence[str]) -> RunCommand:
                 f"host {host!r} is not a valid name for ssh; use letters, digits and, inside the name, the signs . _ -"
             )
         ssh_command = [word.replace("{host}", host) for word in template]
-        result = run_locally(host, [*ssh_command, shlex.join((*_PROOF, *command))], timeout_s)
-        if endings := list(_ENDED.finditer(result.out)):
+        result = run_locally(host, [*ssh_command, shlex.join((*_EXIT_CODE_WRAPPER, *command))], timeout_s)
+        if endings := list(_EXIT_CODE_LINE.finditer(result.out)):
             return HostCommandResult(int(endings[-1][1]), result.out[: endings[-1].start()], result.err)
         if result.code == _SSH_ERROR_CODE:
             raise FabricError(

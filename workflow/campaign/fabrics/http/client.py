@@ -33,7 +33,7 @@ from campaign.fabrics.http.response import (
     merge_headers,
     parse_json,
 )
-from campaign.fabrics.operations import OperationAnswer, timing
+from campaign.fabrics.operations import OperationAnswer, time_operation
 from campaign.fabrics.protocol import OutgoingRequest, RecordedRequest
 
 __all__ = ["Answer", "HttpClient"]
@@ -132,7 +132,7 @@ class HttpClient:
         finally:
             self._state.deadline_s = outer_deadline_s
 
-    def remaining_s(self) -> float:
+    def compute_remaining_s(self) -> float:
         """Return the seconds that remain for the current operation, or its full time limit outside an operation."""
         return (
             self.connection.operation_s if self._state.deadline_s is None else self._state.deadline_s - time.monotonic()
@@ -140,7 +140,7 @@ class HttpClient:
 
     def sleep(self, delay_s: float) -> None:
         """Wait before the next request. Raises FabricError if the operation would exceed its time limit."""
-        if self.remaining_s() <= delay_s:
+        if self.compute_remaining_s() <= delay_s:
             raise FabricError(
                 f"{self.base}: the operation was not completed within {self.connection.operation_s:g} s (operation_s)"
             )
@@ -224,7 +224,7 @@ class HttpClient:
                 )
                 return Answer(200, {}, rehearsal_body, json.dumps(rehearsal_body), path, self.redact_secrets)
             try:
-                with nullcontext(OperationAnswer()) if secret else timing("request") as measurement:
+                with nullcontext(OperationAnswer()) if secret else time_operation("request") as measurement:
                     answer = self._send_once(method, target, path, content, content_type, headers)
                     measurement.answer = str(answer.status)
             except ExchangeError as error:
@@ -295,7 +295,7 @@ class HttpClient:
                 pause_s = max(pause_s, min(result.retry_after_s or 0.0, MAX_RETRY_AFTER_S))
             elif result.is_permanent or time.monotonic() >= retry_until_s:
                 break
-            if wait_s is None or pause_s >= self.remaining_s():
+            if wait_s is None or pause_s >= self.compute_remaining_s():
                 break
             time.sleep(pause_s)
             self._state.retry_count += 1
@@ -328,7 +328,7 @@ class HttpClient:
     ) -> Answer:
         """Send a request once and return the decoded answer. Raises ExchangeError if there is no complete answer."""
         sent_headers = self._build_headers(method, target, content, content_type, headers or {})
-        timeout_s = min(self.connection.request_s, self.remaining_s())
+        timeout_s = min(self.connection.request_s, self.compute_remaining_s())
         if timeout_s <= 0:
             raise RequestNotSentError(
                 f"the time limit of {self.connection.operation_s:g} s (operation_s) has passed", is_permanent=True

@@ -137,7 +137,7 @@ class _Deadline:
     monotonic_s: float
     allowed_s: float
 
-    def remaining_s(self) -> float:
+    def compute_remaining_s(self) -> float:
         """Return the seconds that remain. Raises TimeoutError if there are none."""
         seconds = self.monotonic_s - time.monotonic()
         if seconds <= 0:
@@ -188,7 +188,7 @@ class _BoundedStream(httpcore.NetworkStream):
         remaining = memoryview(buffer)
         while remaining:
             try:
-                self._socket.settimeout(self._deadline.remaining_s())
+                self._socket.settimeout(self._deadline.compute_remaining_s())
                 count = self._socket.send(remaining)
             except TimeoutError as error:
                 message = f"the request could not be sent within {self._deadline.allowed_s:.3g} s"
@@ -207,7 +207,7 @@ class _BoundedStream(httpcore.NetworkStream):
         Raises AnswerLostError if time runs out, the connection is closed before an answer, or the answer is too large.
         """
         try:
-            self._socket.settimeout(self._deadline.remaining_s())
+            self._socket.settimeout(self._deadline.compute_remaining_s())
             data = self._socket.recv(max_bytes)
         except TimeoutError as error:
             raise AnswerLostError(f"no complete answer arrived within {self._deadline.allowed_s:.3g} s") from error
@@ -250,7 +250,7 @@ def _open_socket(host: str, port: int, tls: ssl.SSLContext | None, deadline: _De
         tcp_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is None:
             return tcp_socket
-        tcp_socket.settimeout(deadline.remaining_s())
+        tcp_socket.settimeout(deadline.compute_remaining_s())
         return tls.wrap_socket(tcp_socket, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         tcp_socket.close()
@@ -271,7 +271,7 @@ def _connect_tcp(host: str, port: int, deadline: _Deadline) -> socket.socket:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:
         raise OSError(f"the host name is invalid: {error}") from error
-    return socket.create_connection((host, port), deadline.remaining_s() / len(addresses))
+    return socket.create_connection((host, port), deadline.compute_remaining_s() / len(addresses))
 
 
 def _describe_error(error: Exception, deadline: _Deadline) -> str:

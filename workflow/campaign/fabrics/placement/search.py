@@ -104,15 +104,15 @@ class PlacementSearch:
     def _generate_shares(self, host: Host, capacity: RemainingCapacity) -> Iterator[HostShare]:
         """Yield the possible shares of a host, given the remaining capacity."""
         serving = dict(capacity.serving)
-        reachable = [
+        reachable_banks = [
             index
             for index, bank in enumerate(self.banks)
             if host.name in bank.hosts and serving[bank.drawer] < bank.hosts_max
         ]
         for spread in self.spreads:
-            if len(spread) > len(reachable):
+            if len(spread) > len(reachable_banks):
                 continue
-            for bank_indices in dict.fromkeys(permutations(reachable, len(spread))):
+            for bank_indices in dict.fromkeys(permutations(reachable_banks, len(spread))):
                 counts = [0] * len(self.banks)
                 for bank_index, count in zip(bank_indices, spread, strict=True):
                     counts[bank_index] = count
@@ -121,9 +121,11 @@ class PlacementSearch:
                 if not self.need.drives:
                     yield HostShare(tuple(counts), None)
                     continue
-                near_first = sorted(reachable, key=lambda bank_index: bank_index not in bank_indices)
+                sorted_bank_indices = sorted(reachable_banks, key=lambda bank_index: bank_index not in bank_indices)
                 yield from (
-                    HostShare(tuple(counts), bank_index) for bank_index in near_first if capacity.drives[bank_index]
+                    HostShare(tuple(counts), bank_index)
+                    for bank_index in sorted_bank_indices
+                    if capacity.drives[bank_index]
                 )
 
     def _subtract_share(self, share: HostShare, capacity: RemainingCapacity) -> RemainingCapacity:
@@ -147,13 +149,13 @@ def _group_connected_hosts(banks: Sequence[Bank]) -> list[set[str]]:
     groups: list[tuple[set[str], set[str]]] = []
     for bank in banks:
         drawers, hosts = {bank.drawer}, set(bank.hosts)
-        unconnected = []
+        unconnected_groups = []
         for group in groups:
             if group[0] & drawers or group[1] & hosts:
                 drawers, hosts = drawers | group[0], hosts | group[1]
             else:
-                unconnected.append(group)
-        groups = [*unconnected, (drawers, hosts)]
+                unconnected_groups.append(group)
+        groups = [*unconnected_groups, (drawers, hosts)]
     return [hosts for _, hosts in groups]
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, find_bank
+from campaign.fabrics.banks import CABLING_RULE, MODE_RULES, Bank, find_bank
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
 from campaign.fabrics.placement.search import HostNeed, HostShare, PlacementSearch, RemainingCapacity, has_capacity
 from campaign.fabrics.protocol import HostSelection, LeaseRequest, Selection
@@ -85,10 +85,10 @@ def _pick_devices(
         }
         picked_by_host: dict[str, list[str]] = {host: [] for host in counts_by_host}
         for index, bank in enumerate(free):
-            remaining = sorted(bank[use], key=lambda device: device.movable)
+            remaining_devices = sorted(bank[use], key=lambda device: device.movable)
             for host, counts in counts_by_host.items():
-                picked_by_host[host] += [device.fabric_id for device in remaining[: counts[index]]]
-                remaining = remaining[counts[index] :]
+                picked_by_host[host] += [device.fabric_id for device in remaining_devices[: counts[index]]]
+                remaining_devices = remaining_devices[counts[index] :]
         picked_ids.append(picked_by_host)
     devices, drives = (
         {host: tuple(sorted(ids, key=inventory_order.__getitem__)) for host, ids in picked_by_host.items()}
@@ -122,13 +122,13 @@ def _select_own_devices(request: LeaseRequest, inventory: Inventory) -> dict[Hos
     count, drives_needed = configuration.local_devices_per_host, int(configuration.storage == "nvme")
     for host in _list_allowed_hosts(request, inventory):
         own_devices = [d for d in inventory.devices if d.local and d.attached_to == host.name and _is_usable(d)]
-        fitting = [
-            device.fabric_id for device in own_devices if device.computes and device.model == configuration.device
+        fitting_ids = [
+            device.fabric_id for device in own_devices if device.can_compute and device.model == configuration.device
         ]
         drives = [device.fabric_id for device in own_devices if device.kind == STORAGE_KIND]
-        if len(fitting) >= count and len(drives) >= drives_needed:
+        if len(fitting_ids) >= count and len(drives) >= drives_needed:
             selections[host] = HostSelection(
-                host.name, local=tuple(fitting[:count]), storage=tuple(drives[:drives_needed])
+                host.name, local=tuple(fitting_ids[:count]), storage=tuple(drives[:drives_needed])
             )
     return selections
 
@@ -139,7 +139,7 @@ def _list_free_devices(
     """Return the free devices of the requested model in a bank, and its free drives, in slot order."""
     free = [d for d in inventory.devices if not d.local and _is_usable(d) and find_bank(banks, d.location) is bank]
     return (
-        [device for device in free if device.computes and device.model == configuration.device],
+        [device for device in free if device.can_compute and device.model == configuration.device],
         [device for device in free if device.kind == STORAGE_KIND],
     )
 
@@ -200,7 +200,7 @@ def _find_forbidding_rule(request: LeaseRequest, inventory: Inventory, banks: Se
             for bank in banks
         ]
         if _place_hosts(request, inventory, relaxed_banks) is not None:
-            return RULES[mode]
+            return MODE_RULES[mode]
     capacity = _compute_remaining_capacity(
         [_list_free_devices(bank, banks, configuration, inventory) for bank in banks], inventory, banks
     )
@@ -218,7 +218,7 @@ def _list_holders(request: LeaseRequest, inventory: Inventory) -> tuple[str, ...
     devices = [
         device.holder
         for device in inventory.devices
-        if (device.computes and device.model == configuration.device)
+        if (device.can_compute and device.model == configuration.device)
         or (device.kind == STORAGE_KIND and configuration.storage != "local")
     ]
     return tuple(dict.fromkeys(holder for holder in (*hosts, *devices) if holder is not None))

@@ -133,7 +133,7 @@ class LinksDocument(ClosedModel):
     took_s: float = 0.0
 
 
-Seconds = Mapping[tuple[int, int, int], float]
+SecondsByMessage = Mapping[tuple[int, int, int], float]
 """Median times in seconds by (from, to, bytes)."""
 
 
@@ -148,7 +148,7 @@ def build_measurements(
         else device
         for number, device in enumerate(devices)
     ]
-    ways = link_kinds([device.model_dump() for device in devices])
+    path_kinds = list_link_kinds([device.model_dump() for device in devices])
     latency, one_way, both_ways = (
         {
             (rank.rank, pair_times.peer, pair_times.size_bytes): median(pair_times.times_s)
@@ -158,15 +158,15 @@ def build_measurements(
         for name in ("latency", "unidirectional", "bidirectional")
     )
     # One measurement in both directions at once applies to both orders of a pair.
-    both_ways |= {(to, out, size): seconds for (out, to, size), seconds in both_ways.items()}
+    both_ways |= {(receiver, sender, size): seconds for (sender, receiver, size), seconds in both_ways.items()}
     return {
         "runs_on": spec.device,
         "devices": described_devices,
-        "kinds": ways,
+        "kinds": path_kinds,
         "settings": spec.model_dump(include={"sizes_bytes", "repeats", "warmup", "budget_s"}),
         **_build_matrices(ranks, latency, one_way, both_ways),
         "host_device": _summarize_host_copies(spec, ranks),
-        "curves": _build_curves(one_way, both_ways, ways),
+        "curves": _build_curves(one_way, both_ways, path_kinds),
         "allreduce": _summarize_allreduce(ranks),
         "left_out": results_by_rank[0].left_out if 0 in results_by_rank else (),
         "tools": tuple(
@@ -176,7 +176,7 @@ def build_measurements(
 
 
 def _build_matrices(
-    ranks: Sequence[RankLinks | None], latency: Seconds, one_way: Seconds, both_ways: Seconds
+    ranks: Sequence[RankLinks | None], latency: SecondsByMessage, one_way: SecondsByMessage, both_ways: SecondsByMessage
 ) -> dict[str, Any]:
     """Build the matrices of a LinksDocument from median times. The result is empty if no pair was measured."""
     if not one_way:
@@ -185,10 +185,15 @@ def _build_matrices(
     smallest = _list_sizes(latency)[0] if latency else 0
     numbers = range(len(ranks))
 
-    def build_matrix(seconds: Seconds, of: int, value: Callable[[float], float]) -> LinkMatrix:
+    def build_matrix(seconds: SecondsByMessage, size_bytes: int, convert: Callable[[float], float]) -> LinkMatrix:
         return tuple(
-            tuple(round_digits(value(seconds[out, to, of])) if (out, to, of) in seconds else None for to in numbers)
-            for out in numbers
+            tuple(
+                round_digits(convert(seconds[sender, receiver, size_bytes]))
+                if (sender, receiver, size_bytes) in seconds
+                else None
+                for receiver in numbers
+            )
+            for sender in numbers
         )
 
     return {
@@ -197,35 +202,42 @@ def _build_matrices(
             unidirectional_gb_per_s=build_matrix(one_way, size, lambda seconds: size / seconds / _GB),
             bidirectional_gb_per_s=build_matrix(both_ways, size, lambda seconds: 2 * size / seconds / _GB),
             latency_us=build_matrix(latency, smallest, lambda seconds: seconds * 1e6),
-            p2p=tuple(tuple(rank.p2p.get(other) if rank else None for other in numbers) for rank in ranks),
+            p2p=tuple(tuple(rank.p2p.get(peer) if rank else None for peer in numbers) for rank in ranks),
         ),
     }
 
 
-def _list_sizes(seconds: Seconds) -> list[int]:
+def _list_sizes(seconds: SecondsByMessage) -> list[int]:
     """Return the measured sizes in ascending order."""
     return sorted({size for _, _, size in seconds})
 
 
 def _build_curves(
-    one_way: Seconds, both_ways: Seconds, ways: Sequence[Sequence[str | None]]
+    one_way: SecondsByMessage, both_ways: SecondsByMessage, path_kinds: Sequence[Sequence[str | None]]
 ) -> dict[str, BandwidthCurve]:
     """Build one bandwidth curve per kind of path."""
     curves = {}
     for kind in KINDS:
-        pairs = [(a, b) for a, row in enumerate(ways) for b, way in enumerate(row) if way == kind]
+        pairs = [(a, b) for a, row in enumerate(path_kinds) for b, way in enumerate(row) if way == kind]
         times = {}
         for size in _list_sizes(one_way):
-            there, both = ([of[*pair, size] for pair in pairs if (*pair, size) in of] for of in (one_way, both_ways))
-            if there and both:
-                times[size] = (median(there), median(both))
+            one_way_times, both_ways_times = (
+                [times_by_message[*pair, size] for pair in pairs if (*pair, size) in times_by_message]
+                for times_by_message in (one_way, both_ways)
+            )
+            if one_way_times and both_ways_times:
+                times[size] = (median(one_way_times), median(both_ways_times))
         if times:
             curves[kind] = BandwidthCurve(
                 pairs=len(pairs),
                 size_bytes=tuple(times),
-                time_s=tuple(round_digits(there) for there, _ in times.values()),
-                unidirectional_gb_per_s=tuple(round_digits(size / there / _GB) for size, (there, _) in times.items()),
-                bidirectional_gb_per_s=tuple(round_digits(2 * size / both / _GB) for size, (_, both) in times.items()),
+                time_s=tuple(round_digits(one_way_times) for one_way_times, _ in times.values()),
+                unidirectional_gb_per_s=tuple(
+                    round_digits(size / one_way_times / _GB) for size, (one_way_times, _) in times.items()
+                ),
+                bidirectional_gb_per_s=tuple(
+                    round_digits(2 * size / both_ways_times / _GB) for size, (_, both_ways_times) in times.items()
+                ),
             )
     return curves
 
@@ -234,14 +246,14 @@ def _summarize_allreduce(ranks: Sequence[RankLinks | None]) -> AllReduce | None:
     """Summarise the all-reduce times of all ranks, or return None if no size was measured by all ranks."""
     by_size: dict[int, list[tuple[float, ...]]] = defaultdict(list)
     for rank in ranks:
-        for each in rank.allreduce if rank else ():
-            by_size[each.size_bytes].append(each.times_s)
+        for rank_times in rank.allreduce if rank else ():
+            by_size[rank_times.size_bytes].append(rank_times.times_s)
     n = len(ranks)
     # An all-reduce is complete when the last rank has its sum.
     times = {
-        size: median(map(max, zip(*of_ranks, strict=True)))
-        for size, of_ranks in sorted(by_size.items())
-        if len(of_ranks) == n > 1
+        size: median(map(max, zip(*times_by_rank, strict=True)))
+        for size, times_by_rank in sorted(by_size.items())
+        if len(times_by_rank) == n > 1
     }
     if not times:
         return None
@@ -262,12 +274,12 @@ def _summarize_host_copies(spec: LinkSpec, ranks: Sequence[RankLinks | None]) ->
     if not sizes:
         return None
     to_device, from_device = (
-        tuple(times and round_digits(times.size_bytes / median(times.times_s) / _GB) for times in each)
-        for each in copies.values()
+        tuple(times and round_digits(times.size_bytes / median(times.times_s) / _GB) for times in rank_times)
+        for rank_times in copies.values()
     )
-    pinned, copied = "pinned host memory", "copy within main memory: the devices are CPU processes"
+    pinned_description, cpu_description = "pinned host memory", "copy within main memory: the devices are CPU processes"
     return HostCopies(
-        what=copied if spec.device == "cpu" else pinned,
+        what=cpu_description if spec.device == "cpu" else pinned_description,
         size_bytes=max(sizes),
         h2d_gb_per_s=to_device,
         d2h_gb_per_s=from_device,
@@ -284,19 +296,19 @@ KINDS = (LOCAL, FABRIC, NETWORK, f"{FABRIC} + {NETWORK}")
 """Kinds of paths from the shortest to the longest."""
 
 
-def link_kind(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+def find_link_kind(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     """Return the kind of path between two devices of a document, from their `host` and `attach`."""
-    crossed = []
-    if FABRIC in (one["attach"], other["attach"]):
-        crossed.append(FABRIC)
-    if one["host"] != other["host"]:
-        crossed.append(NETWORK)
-    return " + ".join(crossed) or LOCAL
+    links = []
+    if FABRIC in (first["attach"], second["attach"]):
+        links.append(FABRIC)
+    if first["host"] != second["host"]:
+        links.append(NETWORK)
+    return " + ".join(links) or LOCAL
 
 
-def link_kinds(devices: Sequence[Mapping[str, Any]]) -> list[list[str | None]]:
+def list_link_kinds(devices: Sequence[Mapping[str, Any]]) -> list[list[str | None]]:
     """Return the kinds of paths between all devices as [from][to], with None on the diagonal."""
-    return [[None if one is other else link_kind(one, other) for other in devices] for one in devices]
+    return [[None if first is second else find_link_kind(first, second) for second in devices] for first in devices]
 
 
 def split_link_kind(kind: str) -> list[str]:

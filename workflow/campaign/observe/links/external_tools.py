@@ -35,7 +35,7 @@ class _ToolInvocation:
     """One invocation of a program, with its subject, its command, and its ranks by host."""
 
     program: str
-    about: str
+    subject: str
     argv: tuple[str, ...]
     ranks_by_host: Mapping[str, int]
 
@@ -47,16 +47,26 @@ def list_invocations(tool: str, ranks_by_host: Mapping[str, int], largest_bytes:
         for host, count in ranks_by_host.items():
             yield _ToolInvocation(tool, host, (tool,), {host: count})
     elif tool == "nccl-tests":
-        alone = len(hosts) == 1
-        argv = ("all_reduce_perf", "-b", "8", "-e", str(largest_bytes), "-f", "2", "-g", str(total) if alone else "1")
-        command = argv if alone else ("mpirun", *_format_mpirun_slots(ranks_by_host), *argv)
+        is_single_host = len(hosts) == 1
+        argv = (
+            "all_reduce_perf",
+            "-b",
+            "8",
+            "-e",
+            str(largest_bytes),
+            "-f",
+            "2",
+            "-g",
+            str(total) if is_single_host else "1",
+        )
+        command = argv if is_single_host else ("mpirun", *_format_mpirun_slots(ranks_by_host), *argv)
         yield _ToolInvocation("all_reduce_perf", "all devices", command, ranks_by_host)
     elif tool == "osu":
         ends = {hosts[0]: 1, hosts[-1]: 1} if len(hosts) > 1 else {hosts[0]: 2}
         for program in ("osu_bw", "osu_bibw", "osu_latency"):
-            about = " to ".join(ends) if len(hosts) > 1 else hosts[0]
+            subject = " to ".join(ends) if len(hosts) > 1 else hosts[0]
             yield _ToolInvocation(
-                program, f"{program}, {about}", ("mpirun", *_format_mpirun_slots(ends), program), ranks_by_host
+                program, f"{program}, {subject}", ("mpirun", *_format_mpirun_slots(ends), program), ranks_by_host
             )
 
 
@@ -85,32 +95,36 @@ class LinkTestSetup:
 
 
 def run_external_tools(
-    bench: LinkTestSetup, settings: LinkMeasurement, largest_bytes: int
+    setup: LinkTestSetup, settings: LinkMeasurement, largest_bytes: int
 ) -> tuple[dict[str, Any], list[str]]:
     """Run the external tools. Return their readings by tool and invocation, and one problem per failure."""
-    ranks_by_host = {host.name: len(host.devices) for host in bench.composition.hosts if host.devices}
-    log, limits = bench.log, StepLimits(2 * settings.budget_s)
+    ranks_by_host = {host.name: len(host.devices) for host in setup.composition.hosts if host.devices}
+    log, limits = setup.log, StepLimits(2 * settings.budget_s)
     readings: dict[str, Any] = {}
     problems: list[str] = []
     for tool in settings.tools:
         if tool == "torch" or not ranks_by_host:
             continue
-        for number, start in enumerate(list_invocations(tool, ranks_by_host, largest_bytes)):
+        for number, invocation in enumerate(list_invocations(tool, ranks_by_host, largest_bytes)):
             tool_log = log.with_name(f"{log.stem}.{tool}.{number}{log.suffix}")
             tool_log.unlink(missing_ok=True)
-            argv = ("sh", "-c", _EXEC_IF_INSTALLED, "sh", start.argv[0], start.program, *start.argv)
-            step = Step(argv, {}, start.ranks_by_host, per_rank=False)
-            result = bench.launcher.run(step, f"{bench.marker}.{tool}.{number}", tool_log, bench.directory, limits)
+            argv = ("sh", "-c", _EXEC_IF_INSTALLED, "sh", invocation.argv[0], invocation.program, *invocation.argv)
+            step = Step(argv, {}, invocation.ranks_by_host, per_rank=False)
+            result = setup.launcher.run(step, f"{setup.marker}.{tool}.{number}", tool_log, setup.directory, limits)
             if result.codes[:1] == (_NOT_INSTALLED_CODE,):
-                problems.append(f"{tool}: {start.program} is not installed on {next(iter(start.ranks_by_host))}")
+                problems.append(
+                    f"{tool}: {invocation.program} is not installed on {next(iter(invocation.ranks_by_host))}"
+                )
                 tool_log.unlink(missing_ok=True)
                 break
             if result.timed_out:
-                problems.append(f"{tool} ({start.about}) was stopped after {limits.time_limit_s:g} s")
+                problems.append(f"{tool} ({invocation.subject}) was stopped after {limits.time_limit_s:g} s")
                 continue
-            reading, problem = _read_tool_log(tool, tool_log, start.ranks_by_host, is_complete=set(result.codes) == {0})
-            readings.setdefault(tool, {})[start.about] = reading
-            problems += [f"{tool} ({start.about}): {problem}"] if problem else []
+            reading, problem = _read_tool_log(
+                tool, tool_log, invocation.ranks_by_host, is_complete=set(result.codes) == {0}
+            )
+            readings.setdefault(tool, {})[invocation.subject] = reading
+            problems += [f"{tool} ({invocation.subject}): {problem}"] if problem else []
     return readings, problems
 
 
@@ -118,14 +132,14 @@ def _read_tool_log(
     tool: str, log: Path, ranks_by_host: Mapping[str, int], *, is_complete: bool
 ) -> tuple[dict[str, Any], str]:
     """Read the log of a tool. Return the reading as a document, and the reason if it is incomplete."""
-    scope = RunContext(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host), ended_normally=is_complete)
-    reading = read_log(_PARSERS[tool], Log(log), scope)
+    context = RunContext(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host), ended_normally=is_complete)
+    reading = read_log(_PARSERS[tool], Log(log), context)
     if is_complete:
         reading = reading.without_cut_off_flag()
     document = {
         "status": reading.status,
-        "matrices": {name: vars(each) for name, each in reading.matrices.items()},
-        "curves": {name: vars(each) for name, each in reading.curves.items()},
+        "matrices": {name: vars(part) for name, part in reading.matrices.items()},
+        "curves": {name: vars(part) for name, part in reading.curves.items()},
         "metrics": dict(reading.metrics),
         "flags": reading.flags,
     }

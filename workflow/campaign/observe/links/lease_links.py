@@ -37,17 +37,17 @@ _START_TIMEOUT_S = 120.0
 """Time limit for loading torch, e.g. from a busy shared file system."""
 
 
-def measure_links(bench: LinkTestSetup, runs_on: AcceleratorKind, settings: LinkMeasurement) -> dict[str, Any]:
+def measure_links(setup: LinkTestSetup, runs_on: AcceleratorKind, settings: LinkMeasurement) -> dict[str, Any]:
     """Measure the links between all devices of the composition, and return a `LinksDocument` as a dict.
 
     The document lists failures of the measurement as problems. Raises LaunchError if nothing could be started. The directory of the
     setup is empty afterwards, and output is appended to its log.
     """
     started_s = time.monotonic()
-    devices = describe_devices(bench.composition)
+    devices = describe_devices(setup.composition)
     spec = LinkSpec(
         hosts=tuple(device.host for device in devices) or ("none",),
-        sizes_bytes=settings.sizes_on(runs_on),
+        sizes_bytes=settings.get_message_sizes(runs_on),
         **settings.model_dump(include={"repeats", "warmup", "budget_s"}),
         device=runs_on,
         time_out_s=settings.budget_s + _OPERATION_TIMEOUT_S,
@@ -55,13 +55,13 @@ def measure_links(bench: LinkTestSetup, runs_on: AcceleratorKind, settings: Link
     ranks: tuple[RankLinks | None, ...] = (None,) * len(devices)
     problems: list[str] = []
     if devices and TORCH in settings.tools:
-        ranks, problems = _measure_with_ranks(spec, devices, bench)
-    programs, absent = run_external_tools(bench, settings, max(spec.sizes_bytes))
+        ranks, problems = _measure_with_ranks(spec, devices, setup)
+    tool_readings, tool_problems = run_external_tools(setup, settings, max(spec.sizes_bytes))
     parts = build_measurements(spec, devices, ranks)
     document = LinksDocument(
-        **{**parts, "tools": (*parts["tools"], *programs)},
-        problems=(*problems, *absent) if devices else ("the composition has no devices",),
-        foreign=programs,
+        **{**parts, "tools": (*parts["tools"], *tool_readings)},
+        problems=(*problems, *tool_problems) if devices else ("the composition has no devices",),
+        foreign=tool_readings,
         took_s=round(time.monotonic() - started_s, 3),
     )
     return document.model_dump(mode="json")
@@ -84,10 +84,10 @@ def describe_devices(composition: Composition) -> list[MeasuredDevice]:
 
 
 def _measure_with_ranks(
-    spec: LinkSpec, devices: Sequence[MeasuredDevice], bench: LinkTestSetup, tries: int = _MAX_TRIES
+    spec: LinkSpec, devices: Sequence[MeasuredDevice], setup: LinkTestSetup, tries: int = _MAX_TRIES
 ) -> tuple[tuple[RankLinks | None, ...], list[str]]:
     """Measure links with one rank per device, and return the results by rank and the problems."""
-    out = bench.directory / TORCH
+    out = setup.directory / TORCH
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     try:
@@ -100,31 +100,31 @@ def _measure_with_ranks(
             preload="campaign.workloads.trainer",
         )
         limit_s = 2 * spec.budget_s + _OPERATION_TIMEOUT_S + _START_TIMEOUT_S
-        ended = bench.launcher.run(step, f"{bench.marker}.{TORCH}", bench.log, out, StepLimits(limit_s))
-        if ended.disturbance and tries > 1:
-            return _measure_with_ranks(spec, devices, bench, tries - 1)
-        if ended.disturbance:
+        step_end = setup.launcher.run(step, f"{setup.marker}.{TORCH}", setup.log, out, StepLimits(limit_s))
+        if step_end.disturbance and tries > 1:
+            return _measure_with_ranks(spec, devices, setup, tries - 1)
+        if step_end.disturbance:
             return (None,) * len(devices), [
-                f"links: {ended.disturbance}, {_MAX_TRIES} times in a row; the results were discarded"
+                f"links: {step_end.disturbance}, {_MAX_TRIES} times in a row; the results were discarded"
             ]
         try:
             ranks = read_links(out, len(devices))
         except RecordError as error:
             return (None,) * len(devices), [f"links: {error}"]
-        return ranks, _describe_failures(ended, ranks, devices, limit_s)
+        return ranks, _describe_failures(step_end, ranks, devices, limit_s)
     finally:
         shutil.rmtree(out, ignore_errors=True)
 
 
 def _describe_failures(
-    ended: StepEnd, ranks: Sequence[RankLinks | None], devices: Sequence[MeasuredDevice], limit_s: float
+    step_end: StepEnd, ranks: Sequence[RankLinks | None], devices: Sequence[MeasuredDevice], limit_s: float
 ) -> list[str]:
     """Describe a timeout of the measurement, or the ranks that failed or wrote no result."""
-    if ended.timed_out:
+    if step_end.timed_out:
         return [f"the measurement was stopped after {limit_s:g} s, and its results were discarded"]
     messages = []
     for number, (rank, device) in enumerate(zip(ranks, devices, strict=True)):
-        code = ended.codes[number] if number < len(ended.codes) else None
+        code = step_end.codes[number] if number < len(step_end.codes) else None
         if rank is None:
             messages.append(f"rank {number} ({device.name}) wrote no result: {_describe_exit(code)}")
         elif rank.error:
@@ -141,10 +141,10 @@ def _describe_exit(code: int | None) -> str:
 
 
 SCHEMA = "links-of-use/1"
-When = Literal["before", "after"]
+MeasurementTime = Literal["before", "after"]
 
 
-def measurement_times(campaign: Campaign) -> tuple[When, ...]:
+def list_measurement_times(campaign: Campaign) -> tuple[MeasurementTime, ...]:
     """Return when a campaign measures links: before its runs, after them, both, or never.
 
     By default, links are measured before the runs if a workload needs PyTorch, which is then installed.
@@ -166,32 +166,34 @@ class LinkStage:
     lease: str
 
     def ensure_measured(
-        self, launcher: Launcher, when: When, directory: Path, marker: str
+        self, launcher: Launcher, when: MeasurementTime, directory: Path, marker: str
     ) -> tuple[str, tuple[str, ...]]:
         """Measure the links unless an earlier driver of this use has. Return the document's hash and the flags for records.
 
         Raises LaunchError if nothing could be started.
         """
-        kept = self.results.measured_links / f"{self.use}.{when}.json"
-        if not kept.exists():
-            write_once(kept, (json.dumps(self._measure(launcher, when, directory, marker), indent=1) + "\n").encode())
-        with reject_damaged_document(kept, "move it away, so that the links are measured again"):
-            name = str(load_json(kept)["document"])
+        stored_file = self.results.measured_links / f"{self.use}.{when}.json"
+        if not stored_file.exists():
+            write_once(
+                stored_file, (json.dumps(self._measure(launcher, when, directory, marker), indent=1) + "\n").encode()
+            )
+        with reject_damaged_document(stored_file, "move it away, so that the links are measured again"):
+            name = str(load_json(stored_file)["document"])
         system = self.campaign.system
         scale = system.emulation.scale if system.emulation and launcher.links and launcher.links["emulated"] else None
         tolerance_pct = self.campaign.protocol.links.tolerance_pct
         return name, flag_slow_links(self.store.read_shared_document(name), system.links, scale, tolerance_pct)
 
-    def _measure(self, launcher: Launcher, when: When, directory: Path, marker: str) -> dict[str, Any]:
+    def _measure(self, launcher: Launcher, when: MeasurementTime, directory: Path, marker: str) -> dict[str, Any]:
         """Measure the links, store the shared document, and return the entry of this use."""
-        devices = [device.model for host in self.composition.hosts for device in host.devices if device.computes]
+        devices = [device.model for host in self.composition.hosts for device in host.devices if device.can_compute]
         runs_on = self.campaign.find_device_model(devices[0]).runs_on if devices else "cpu"
         log = self.results.logs / self.lease / f"links.{when}.log"
         make_directory(directory)
-        bench = LinkTestSetup(launcher, self.composition, directory, marker, log)
-        document = measure_links(bench, runs_on, self.campaign.protocol.links)
-        said = {"schema_version": SCHEMA, "lease_id": self.use, "lease": self.lease, "when": when}
-        return {**said, "document": self.store.share_document(document)}
+        setup = LinkTestSetup(launcher, self.composition, directory, marker, log)
+        document = measure_links(setup, runs_on, self.campaign.protocol.links)
+        header = {"schema_version": SCHEMA, "lease_id": self.use, "lease": self.lease, "when": when}
+        return {**header, "document": self.store.share_document(document)}
 
 
 def read_link_measurements(results: Path, store: RecordStore) -> list[dict[str, Any]]:
@@ -199,10 +201,10 @@ def read_link_measurements(results: Path, store: RecordStore) -> list[dict[str, 
     # Imported late, so that planning and driving do not load scipy.
     from campaign.observe.links.alpha_beta_model import add_models
 
-    found = []
+    measurements = []
     for path in sorted(Results.from_directory(results).measured_links.glob("*.json")):
         with reject_damaged_document(path, "restore it from an archive, or move it away"):
-            said = load_json(path)
-            document = add_models(store.read_shared_document(said["document"]))
-            found.append({**said, "lease_id": str(said["lease_id"]), "document": document})
-    return found
+            header = load_json(path)
+            document = add_models(store.read_shared_document(header["document"]))
+            measurements.append({**header, "lease_id": str(header["lease_id"]), "document": document})
+    return measurements

@@ -29,27 +29,33 @@ def main() -> NoReturn:
 
 
 def _run(environment: Mapping[str, str]) -> int:
-    place = RankEnvironment.from_environment(environment)
-    spec = read_spec(place.spec)
-    if len(spec.hosts) != place.world_size:
-        raise ConfigError(f"{place.spec}: has hosts for {len(spec.hosts)} ranks, but WORLD_SIZE is {place.world_size}")
+    environment_of_rank = RankEnvironment.from_environment(environment)
+    spec = read_spec(environment_of_rank.spec_path)
+    if len(spec.hosts) != environment_of_rank.world_size:
+        raise ConfigError(
+            f"{environment_of_rank.spec_path}: has hosts for {len(spec.hosts)} "
+            f"ranks, but WORLD_SIZE is {environment_of_rank.world_size}"
+        )
     # The result of an earlier attempt must not be mistaken for that of this one.
-    result_path(place.out, place.rank).unlink(missing_ok=True)
+    result_path(environment_of_rank.results_directory, environment_of_rank.rank).unlink(missing_ok=True)
     faulthandler.enable()
-    if place.world_size > 1 and place.local_ranks is not None:
+    if environment_of_rank.world_size > 1 and environment_of_rank.local_ranks is not None:
         # Without an interface, gloo resolves the host's name, which may lead to another host.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     from campaign.observe.links.rank_measurement import RankMeasurement
 
-    session = RankMeasurement(spec, place)
+    session = RankMeasurement(spec, environment_of_rank)
     try:
         session.run()
     except Exception as error:
         for line in traceback.format_exc().splitlines():
-            print(f"[rank{place.rank}]: {line}", file=sys.stderr)
-        write_links(place.out, session.build_result(f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS]))
+            print(f"[rank{environment_of_rank.rank}]: {line}", file=sys.stderr)
+        write_links(
+            environment_of_rank.results_directory,
+            session.build_result(f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS]),
+        )
         return 1
-    write_links(place.out, session.build_result())
+    write_links(environment_of_rank.results_directory, session.build_result())
     session.leave_group()
     return 0
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from campaign.common.accelerators import ACCELERATORS
 from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 from campaign.observe.links.transfer_timing import MAX_COPY_BYTES, MAX_COPY_BYTES_ON_CPU, MessageTimer, time_copies
-from campaign.workloads.trainer.rank_device import bind_to_socket, choose_device, device_module
+from campaign.workloads.trainer.rank_device import bind_to_socket, choose_device, get_device_module
 from campaign.workloads.trainer.rank_interface import RankEnvironment
 
 _BUFFERS_PER_SIZE = 3
@@ -40,14 +40,14 @@ def build_size_ladder(sizes_bytes: Sequence[int]) -> Iterator[tuple[int, bool]]:
     Auxiliary sizes are only sent once and not measured. With them, each size is at most 16 times the size before it, so that the
     first message over a slow link never takes minutes.
     """
-    before = None
+    previous_size = None
     for size in sorted(set(sizes_bytes)):
-        while before is not None and size > before * _MAX_SIZE_RATIO:
-            before = before * _MAX_SIZE_RATIO // _NUMBER_BYTES * _NUMBER_BYTES
-            if before < size:
-                yield before, False
+        while previous_size is not None and size > previous_size * _MAX_SIZE_RATIO:
+            previous_size = previous_size * _MAX_SIZE_RATIO // _NUMBER_BYTES * _NUMBER_BYTES
+            if previous_size < size:
+                yield previous_size, False
         yield size, True
-        before = size
+        previous_size = size
 
 
 @dataclass
@@ -75,8 +75,8 @@ class PassForecast:
         if len(self.passes) == 1:
             return seconds
         size_before, seconds_before = self.passes[-2]
-        rise = (seconds - seconds_before) / (size - size_before)
-        return seconds + max(0.0, rise) * (size_bytes - size)
+        slope = (seconds - seconds_before) / (size - size_before)
+        return seconds + max(0.0, slope) * (size_bytes - size)
 
 
 class RankMeasurement:
@@ -114,7 +114,7 @@ class RankMeasurement:
         for number, (size, counts) in enumerate(build_size_ladder(self.spec.sizes_bytes)):
             if not self._fits_in_memory(size):
                 self._leave_out(size, "does not fit into the memory of a rank", counts)
-            elif not self._agree(number == 0 or self._fits_in_time(size, counts)):
+            elif not self._share_decision(number == 0 or self._fits_in_time(size, counts)):
                 self._leave_out(size, f"would exceed the time limit of the stage ({self.spec.budget_s:g} s)", counts)
             elif not (self._measure_size(size, first=number == 0) if counts else self._probe_size(size)):
                 self._leave_out(size, f"stopped at the time limit of the stage ({self.spec.budget_s:g} s)", counts)
@@ -148,7 +148,7 @@ class RankMeasurement:
     @property
     def _gpus(self) -> Any:
         """Module of torch for the kind of device; None on a CPU."""
-        return None if self.device.type == "cpu" else device_module(self.device.type)
+        return None if self.device.type == "cpu" else get_device_module(self.device.type)
 
     def _join_group(self) -> None:
         kind = ACCELERATORS[self.spec.device]
@@ -160,22 +160,22 @@ class RankMeasurement:
                 timeout=timedelta(seconds=self.spec.time_out_s),
             )
 
-    def _agree(self, yes: bool) -> bool:
+    def _share_decision(self, decision: bool) -> bool:
         """Wait for all ranks, and return the decision of rank 0."""
-        word = torch.tensor([int(yes and self.place.rank == 0)])
-        dist.all_reduce(word)
-        return bool(word.item())
+        flag = torch.tensor([int(decision and self.place.rank == 0)])
+        dist.all_reduce(flag)
+        return bool(flag.item())
 
     def _wait_for_turn(self, may_stop: bool) -> bool:
         """Wait for all ranks, and return False if rank 0 stops because the time ran out."""
-        return self._agree(not may_stop or self._remaining_s() > 0)
+        return self._share_decision(not may_stop or self._remaining_s() > 0)
 
     def _remaining_s(self) -> float:
         return self.spec.budget_s - (time.monotonic() - self._started_s)
 
-    def _fits_in_time(self, size: int, counts: bool) -> bool:
+    def _fits_in_time(self, size: int, is_measured: bool) -> bool:
         """Return whether the forecast time of a size is within the remaining time."""
-        times = (self.spec.warmup + self.spec.repeats) * self._share if counts else 1.0
+        times = (self.spec.warmup + self.spec.repeats) * self._share if is_measured else 1.0
         return self._forecast.predict_pass_s(size) * times <= self._remaining_s()
 
     def _fits_in_memory(self, size: int) -> bool:
@@ -183,20 +183,22 @@ class RankMeasurement:
         # Hosts whose devices are CPU processes may all be on one machine.
         is_shared = self._gpus is None
         free = (
-            _available_memory_bytes() // self.place.world_size if is_shared else self._gpus.mem_get_info(self.device)[0]
+            _read_available_memory_bytes() // self.place.world_size
+            if is_shared
+            else self._gpus.mem_get_info(self.device)[0]
         )
-        word = torch.tensor([int(_BUFFERS_PER_SIZE * size > free)])
-        dist.all_reduce(word)
-        return not word.item()
+        flag = torch.tensor([int(_BUFFERS_PER_SIZE * size > free)])
+        dist.all_reduce(flag)
+        return not flag.item()
 
-    def _leave_out(self, size: int, why: str, counts: bool) -> None:
+    def _leave_out(self, size: int, reason: str, counts: bool) -> None:
         """Drop the measurements of a size, and list it as left out unless it is auxiliary."""
         # All ranks stop between the same two pairs, when some have already measured this size with some peers.
-        every: list[list[Any]] = [self._unidirectional, self._bidirectional, self._allreduce]
-        for times in every:
-            times[:] = [each for each in times if each.size_bytes != size]
+        time_lists: list[list[Any]] = [self._unidirectional, self._bidirectional, self._allreduce]
+        for times in time_lists:
+            times[:] = [pair_times for pair_times in times if pair_times.size_bytes != size]
         if counts:
-            self._left_out.append(LeftOut(size_bytes=size, why=why))
+            self._left_out.append(LeftOut(size_bytes=size, why=reason))
 
     def _probe_size(self, size: int) -> bool:
         """Send one message of an auxiliary size per pair, to forecast the time of the next size."""
@@ -210,22 +212,26 @@ class RankMeasurement:
     def _measure_size(self, size: int, first: bool) -> bool:
         """Measure one size, and return False if the time ran out. The first size is always measured, as it gives the latency."""
         started_s = time.monotonic()
-        exchange, out, into = self._exchange, self._exchange.create_buffer(size), self._exchange.create_buffer(size)
+        exchange, send_buffer, receive_buffer = (
+            self._exchange,
+            self._exchange.create_buffer(size),
+            self._exchange.create_buffer(size),
+        )
         if not self._measure_pairs(
-            self._unidirectional, size, permutations, partial(exchange.time_one_way, out), not first
+            self._unidirectional, size, permutations, partial(exchange.time_one_way, send_buffer), not first
         ):
             return False
         one_way_s = time.monotonic() - started_s
-        both_ways = partial(exchange.time_both_ways, out, into)
+        both_ways = partial(exchange.time_both_ways, send_buffer, receive_buffer)
         if not (
             self._measure_pairs(self._bidirectional, size, combinations, both_ways, not first)
-            and self._measure_allreduce(out, first)
+            and self._measure_allreduce(send_buffer, first)
         ):
             return False
         self._forecast.add_pass(size, one_way_s / (self.spec.warmup + self.spec.repeats))
         self._share = max(1.0, (time.monotonic() - started_s) / one_way_s)
         return not first or self._measure_pairs(
-            self._latency, size, permutations, partial(exchange.time_ping_pong, out), False
+            self._latency, size, permutations, partial(exchange.time_ping_pong, send_buffer), False
         )
 
     def _measure_pairs(
@@ -238,7 +244,7 @@ class RankMeasurement:
     ) -> bool:
         """Measure the times of every pair, and return False if the time ran out. The rank that begins stores the times."""
         for peer, begins in self._iterate_turns(pairs, may_stop):
-            times = self._repeat(partial(sample, peer, begins))
+            times = self._repeat_sample(partial(sample, peer, begins))
             if begins:
                 pair_times.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
         return not self._stopped
@@ -270,10 +276,10 @@ class RankMeasurement:
         """Run a first all-reduce, which creates the communicator, and raise RuntimeError if its sum is wrong."""
         ones = torch.ones(2, device=self.device)
         dist.all_reduce(ones)
-        if found := [value for value in ones.tolist() if value != self.place.world_size]:
-            raise RuntimeError(f"an all-reduce of ones over {self.place.world_size} ranks gave {found[0]}")
+        if wrong_sums := [value for value in ones.tolist() if value != self.place.world_size]:
+            raise RuntimeError(f"an all-reduce of ones over {self.place.world_size} ranks gave {wrong_sums[0]}")
 
-    def _repeat(self, sample: Callable[[], float]) -> tuple[float, ...]:
+    def _repeat_sample(self, sample: Callable[[], float]) -> tuple[float, ...]:
         return tuple([sample() for _ in range(self.spec.warmup + self.spec.repeats)][self.spec.warmup :])
 
     def _measure_host_device(self) -> None:
@@ -284,23 +290,23 @@ class RankMeasurement:
             if self.place.world_size > 1:
                 self._wait_for_turn(may_stop=False)
             if rank == self.place.rank:
-                both = time_copies(self.device, size, self.spec.warmup, self.spec.repeats)
-                self._copies = [CollectiveTimes(size_bytes=size, times_s=tuple(times)) for times in both]
+                copy_times = time_copies(self.device, size, self.spec.warmup, self.spec.repeats)
+                self._copies = [CollectiveTimes(size_bytes=size, times_s=tuple(times)) for times in copy_times]
 
     def _list_reachable_peers(self) -> dict[int, bool]:
         """Return whether this device can access the memory of each peer on the same host, by rank."""
         gpus = self._gpus
         if gpus is None or gpus.device_count() == 1:
             return {}
-        mine, own = self.spec.hosts[self.place.rank], self.device.index
-        there = [rank for rank, host in enumerate(self.spec.hosts) if host == mine]
+        own_host, device_index = self.spec.hosts[self.place.rank], self.device.index
+        ranks_on_host = [rank for rank, host in enumerate(self.spec.hosts) if host == own_host]
         return {
-            rank: gpus.can_device_access_peer(own, index)
-            for rank in there
-            if (index := own + rank - self.place.rank) != own and 0 <= index < gpus.device_count()
+            rank: gpus.can_device_access_peer(device_index, index)
+            for rank in ranks_on_host
+            if (index := device_index + rank - self.place.rank) != device_index and 0 <= index < gpus.device_count()
         }
 
 
-def _available_memory_bytes() -> int:
+def _read_available_memory_bytes() -> int:
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

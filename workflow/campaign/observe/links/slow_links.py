@@ -49,109 +49,113 @@ def flag_slow_links(
         scale: scale of emulated links; None for real links.
         tolerance_pct: tolerated shortfall in percent.
     """
-    expected = _expected_rates(links, scale, document["runs_on"])
+    expected_rates = _compute_expected_rates(links, scale, document["runs_on"])
     min_share = 1 - tolerance_pct / 100
     if document["runs_on"] == "cpu":
-        slow_links = _find_slow_kinds(document, expected, min_share)
+        slow_links = _find_slow_kinds(document, expected_rates, min_share)
     else:
         slow_links = chain(
-            _find_slow_pairs(document, expected, min_share),
-            _find_slow_host_copies(document, expected, min_share),
+            _find_slow_pairs(document, expected_rates, min_share),
+            _find_slow_host_copies(document, expected_rates, min_share),
             _find_high_latencies(document),
         )
     sorted_links = sorted((round(excess, 6), text) for excess, text in slow_links)
     messages = tuple(f"links: {text}" for _, text in sorted_links[:_MAX_FLAGS])
-    omitted = len(sorted_links) - _MAX_FLAGS
-    return (*messages, f"links: {omitted} more are slower than expected") if omitted > 0 else messages
+    omitted_count = len(sorted_links) - _MAX_FLAGS
+    return (*messages, f"links: {omitted_count} more are slower than expected") if omitted_count > 0 else messages
 
 
-def _expected_rates(links: Links, scale: float | None, runs_on: str) -> dict[str, float]:
+def _compute_expected_rates(links: Links, scale: float | None, runs_on: str) -> dict[str, float]:
     """Return the expected rate (GB/s) of each kind of path that the system file specifies."""
     if runs_on == "cpu" and scale is None:
         return {}
-    known = {
+    rates_by_link = {
         name: link.gb_per_s * (scale or 1.0) for name in (LOCAL, FABRIC, "network") if (link := getattr(links, name))
     }
-    found = {}
+    expected_rates = {}
     for kind in KINDS:
-        crossed = [known[link] for link in split_link_kind(kind) if link in known]
-        if crossed and scale is not None and LOCAL in known:
-            crossed.append(known[LOCAL])  # Each kind of path has pairs whose emulated path crosses the local links.
+        crossed_rates = [rates_by_link[link] for link in split_link_kind(kind) if link in rates_by_link]
+        if crossed_rates and scale is not None and LOCAL in rates_by_link:
+            crossed_rates.append(
+                rates_by_link[LOCAL]
+            )  # Each kind of path has pairs whose emulated path crosses the local links.
         # A real link without a rate in the file may be the slowest. An emulated link without a rate is not shaped.
-        if crossed and (scale is not None or len(crossed) == len(split_link_kind(kind))):
-            found[kind] = min(crossed)
-    return found
+        if crossed_rates and (scale is not None or len(crossed_rates) == len(split_link_kind(kind))):
+            expected_rates[kind] = min(crossed_rates)
+    return expected_rates
 
 
 def _iterate_pairs(document: Mapping[str, Any], matrix: str) -> Iterator[tuple[int, int, str, float]]:
     """Yield (from, to, kind, value) of every measured pair."""
     matrices = document.get("matrices")
-    for out, row in enumerate(matrices[matrix] if matrices else ()):
-        for to, value in enumerate(row):
-            if value is not None and out != to:
-                yield out, to, document["kinds"][out][to], value
+    for sender, row in enumerate(matrices[matrix] if matrices else ()):
+        for receiver, value in enumerate(row):
+            if value is not None and sender != receiver:
+                yield sender, receiver, document["kinds"][sender][receiver], value
 
 
 def _find_slow_pairs(
-    document: Mapping[str, Any], expected: Mapping[str, float], min_share: float
+    document: Mapping[str, Any], expected_rates: Mapping[str, float], min_share: float
 ) -> Iterator[_SlowLink]:
     """Yield the pairs that are slower than this share of the expected rate."""
-    for kind, of_kind in _pair_bandwidths(document).items():
-        named = {_format_pair(document, *pair): rate for pair, rate in of_kind.items()}
-        yield from _find_slow_links(kind, expected, named, min_share)
+    for kind, rates_by_pair in _compute_pair_bandwidths(document).items():
+        rates_by_name = {_format_pair(document, *pair): rate for pair, rate in rates_by_pair.items()}
+        yield from _find_slow_links(kind, expected_rates, rates_by_name, min_share)
 
 
 def _find_slow_links(
-    kind: str, expected: Mapping[str, float], rates: Mapping[str, float], min_share: float
+    kind: str, expected_rates: Mapping[str, float], rates: Mapping[str, float], min_share: float
 ) -> Iterator[_SlowLink]:
     """Yield the links of a kind that are slower than their rate in the system file, or than their median without such a rate."""
-    if kind not in expected and len(rates) < _MIN_PEERS:
+    if kind not in expected_rates and len(rates) < _MIN_PEERS:
         return
-    usual, whose = (
-        (expected[kind], _SYSTEM_REFERENCE) if kind in expected else (median(rates.values()), _PEER_REFERENCE)
+    reference_rate, reference = (
+        (expected_rates[kind], _SYSTEM_REFERENCE)
+        if kind in expected_rates
+        else (median(rates.values()), _PEER_REFERENCE)
     )
     for ends, rate in rates.items():
-        if rate < usual * min_share:
-            yield _describe_slow_link(ends, rate, kind, usual, whose)
+        if rate < reference_rate * min_share:
+            yield _describe_slow_link(ends, rate, kind, reference_rate, reference)
 
 
 def _find_slow_kinds(
-    document: Mapping[str, Any], expected: Mapping[str, float], min_share: float
+    document: Mapping[str, Any], expected_rates: Mapping[str, float], min_share: float
 ) -> Iterator[_SlowLink]:
     """Yield the kinds of paths whose median is slow. On a busy machine, single emulated links may only look slow."""
-    for kind, of_kind in _pair_bandwidths(document).items():
-        rate = median(of_kind.values())
-        if kind in expected and rate < expected[kind] * min_share:
-            pairs = "pair" if len(of_kind) == 1 else "pairs"
+    for kind, rates_by_pair in _compute_pair_bandwidths(document).items():
+        rate = median(rates_by_pair.values())
+        if kind in expected_rates and rate < expected_rates[kind] * min_share:
+            pairs = "pair" if len(rates_by_pair) == 1 else "pairs"
             yield _describe_slow_link(
-                f"median of {len(of_kind)} {pairs}", rate, kind, expected[kind], _EMULATED_REFERENCE
+                f"median of {len(rates_by_pair)} {pairs}", rate, kind, expected_rates[kind], _EMULATED_REFERENCE
             )
 
 
-def _pair_bandwidths(document: Mapping[str, Any]) -> dict[str, dict[tuple[int, int], float]]:
+def _compute_pair_bandwidths(document: Mapping[str, Any]) -> dict[str, dict[tuple[int, int], float]]:
     """Return the bandwidth (GB/s) by kind and pair, without the time of an empty message, if the size suffices."""
     if (document["matrix_size_bytes"] or 0) < MIN_BANDWIDTH_BYTES:
         return {}
-    latency_us = {(out, to): value for out, to, _, value in _iterate_pairs(document, "latency_us")}
+    latency_us = {(sender, receiver): value for sender, receiver, _, value in _iterate_pairs(document, "latency_us")}
     rates: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
-    for out, to, kind, gb_per_s in _iterate_pairs(document, "unidirectional_gb_per_s"):
+    for sender, receiver, kind, gb_per_s in _iterate_pairs(document, "unidirectional_gb_per_s"):
         seconds = document["matrix_size_bytes"] / (gb_per_s * 1e9)
         # An empty message and the receiver's answer take two latencies (see `alpha_beta_model`).
-        empty_s = 2e-6 * latency_us.get((out, to), 0.0)
+        empty_s = 2e-6 * latency_us.get((sender, receiver), 0.0)
         if empty_s <= _MAX_LATENCY_SHARE * seconds:
-            rates[kind][out, to] = document["matrix_size_bytes"] / 1e9 / (seconds - empty_s)
+            rates[kind][sender, receiver] = document["matrix_size_bytes"] / 1e9 / (seconds - empty_s)
     return rates
 
 
 def _find_slow_host_copies(
-    document: Mapping[str, Any], expected: Mapping[str, float], min_share: float
+    document: Mapping[str, Any], expected_rates: Mapping[str, float], min_share: float
 ) -> Iterator[_SlowLink]:
     """Yield the slow copies between a host and its devices."""
     copies = document.get("host_device")
     if not copies:
         return
     # The rate of local links in the system file applies between devices, not between a device and its host.
-    known = {kind: rate for kind, rate in expected.items() if kind == FABRIC}
+    fabric_rates = {kind: rate for kind, rate in expected_rates.items() if kind == FABRIC}
     for name, to_device in (("h2d_gb_per_s", True), ("d2h_gb_per_s", False)):
         by_kind: dict[str, dict[str, float]] = defaultdict(dict)
         for device, rate in zip(document["devices"], copies[name], strict=True):
@@ -159,14 +163,14 @@ def _find_slow_host_copies(
                 ends = (device["host"], device["name"]) if to_device else (device["name"], device["host"])
                 by_kind[device["attach"]][" to ".join(ends)] = rate
         for kind, rates in by_kind.items():
-            yield from _find_slow_links(kind, known, rates, min_share)
+            yield from _find_slow_links(kind, fabric_rates, rates, min_share)
 
 
 def _find_high_latencies(document: Mapping[str, Any]) -> Iterator[_SlowLink]:
     """Yield the pairs whose latency is far above the median of their kind."""
     by_kind: dict[str, dict[str, float]] = defaultdict(dict)
-    for out, to, kind, latency_us in _iterate_pairs(document, "latency_us"):
-        by_kind[kind][_format_pair(document, out, to)] = latency_us
+    for sender, receiver, kind, latency_us in _iterate_pairs(document, "latency_us"):
+        by_kind[kind][_format_pair(document, sender, receiver)] = latency_us
     for kind, latencies_us in by_kind.items():
         usual_us = median(latencies_us.values())
         for ends, latency_us in latencies_us.items() if len(latencies_us) >= _MIN_PEERS else ():
@@ -178,12 +182,12 @@ def _find_high_latencies(document: Mapping[str, Any]) -> Iterator[_SlowLink]:
                 yield usual_us / latency_us - 1, text
 
 
-def _describe_slow_link(ends: str, rate: float, kind: str, expected: float, whose: str) -> _SlowLink:
+def _describe_slow_link(ends: str, rate: float, kind: str, expected_rate: float, reference: str) -> _SlowLink:
     """Describe a slow link by its rate and the expected rate (GB/s)."""
-    under = 1 - rate / expected
-    text = f"{ends}: {rate:.3g} GB/s, {100 * under:.0f} % below the {expected:.3g} GB/s of {whose.format(kind=kind)}"
-    return -under, text
+    shortfall = 1 - rate / expected_rate
+    text = f"{ends}: {rate:.3g} GB/s, {100 * shortfall:.0f} % below the {expected_rate:.3g} GB/s of {reference.format(kind=kind)}"
+    return -shortfall, text
 
 
-def _format_pair(document: Mapping[str, Any], out: int, to: int) -> str:
-    return f"{document['devices'][out]['name']} to {document['devices'][to]['name']}"
+def _format_pair(document: Mapping[str, Any], sender: int, receiver: int) -> str:
+    return f"{document['devices'][sender]['name']} to {document['devices'][receiver]['name']}"

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from campaign.workloads.trainer.rank_device import device_module
+from campaign.workloads.trainer.rank_device import get_device_module
 
 PING_PONGS = 10
 """Number of ping-pongs in one latency sample."""
@@ -30,7 +30,7 @@ class MessageTimer:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._word = torch.zeros(1, device=device)
+        self._empty_word = torch.zeros(1, device=device)
         self._answer = torch.zeros(1, device=device)
 
     def create_buffer(self, size_bytes: int) -> torch.Tensor:
@@ -39,7 +39,7 @@ class MessageTimer:
 
     def synchronize(self) -> None:
         if self.device.type != "cpu":
-            device_module(self.device.type).synchronize(self.device)
+            get_device_module(self.device.type).synchronize(self.device)
 
     def time_ping_pong(self, buffer: torch.Tensor, peer: int, begins: bool) -> float:
         """Return the one-way latency in seconds: the median of several round trips, or their mean on a GPU."""
@@ -56,9 +56,9 @@ class MessageTimer:
             trips_s.append((now_s := time.perf_counter()) - before_s)
             before_s = now_s
         self.synchronize()
-        whole_s = (time.perf_counter() - started_s) / PING_PONGS
+        mean_trip_s = (time.perf_counter() - started_s) / PING_PONGS
         # A GPU queues the round trips, so only their total time is known. On a CPU, the median excludes disturbed round trips.
-        return (median(trips_s) if self.device.type == "cpu" else whole_s) / 2
+        return (median(trips_s) if self.device.type == "cpu" else mean_trip_s) / 2
 
     def time_one_way(self, buffer: torch.Tensor, peer: int, sends: bool) -> float:
         """Return the seconds until the receiver's acknowledgement. The result is only meaningful at the sender."""
@@ -66,10 +66,10 @@ class MessageTimer:
         started_s = time.perf_counter()
         if sends:
             self._send(buffer, peer)
-            self._receive(self._word, peer)
+            self._receive(self._empty_word, peer)
         else:
             self._receive(buffer, peer)
-            self._send(self._word, peer)
+            self._send(self._empty_word, peer)
         self.synchronize()
         return time.perf_counter() - started_s
 
@@ -79,9 +79,9 @@ class MessageTimer:
         """Return the seconds until both ranks have received each other's buffer completely."""
         self.synchronize()
         started_s = time.perf_counter()
-        self._swap(send_buffer, receive_buffer, peer)
+        self._exchange_buffers(send_buffer, receive_buffer, peer)
         # Each rank sends its word after it has received all data, so the word of the peer confirms that the peer has, too.
-        self._swap(self._word, self._answer, peer)
+        self._exchange_buffers(self._empty_word, self._answer, peer)
         self.synchronize()
         return time.perf_counter() - started_s
 
@@ -92,7 +92,7 @@ class MessageTimer:
     def _receive(self, buffer: torch.Tensor, peer: int) -> None:
         _run_operations(dist.P2POp(dist.irecv, buffer, peer))
 
-    def _swap(self, send_buffer: torch.Tensor, receive_buffer: torch.Tensor, peer: int) -> None:
+    def _exchange_buffers(self, send_buffer: torch.Tensor, receive_buffer: torch.Tensor, peer: int) -> None:
         _run_operations(dist.P2POp(dist.isend, send_buffer, peer), dist.P2POp(dist.irecv, receive_buffer, peer))
 
 
@@ -108,7 +108,7 @@ def time_copies(device: torch.device, size_bytes: int, warmup: int, repeats: int
     """
     host = torch.zeros(size_bytes // 4, pin_memory=device.type != "cpu")
     device_buffer = torch.zeros(size_bytes // 4, device=device)
-    time_copy = _time_by_clock if device.type == "cpu" else partial(_time_by_events, device_module(device.type))
+    time_copy = _time_by_clock if device.type == "cpu" else partial(_time_by_events, get_device_module(device.type))
     to_device = [time_copy(lambda: device_buffer.copy_(host, non_blocking=True)) for _ in range(warmup + repeats)]
     from_device = [time_copy(lambda: host.copy_(device_buffer, non_blocking=True)) for _ in range(warmup + repeats)]
     return to_device[warmup:], from_device[warmup:]

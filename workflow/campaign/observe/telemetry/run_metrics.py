@@ -15,22 +15,22 @@ from typing import TypeVar
 
 from campaign.observe.telemetry.samples import HostSamples, SampleSeries, TimeWindow, sum_counters
 
-_UUID = re.compile(r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+_UUID_PATTERN = re.compile(r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _GB = 1e9
 T = TypeVar("T")
 _MIN_SAMPLES = 5
 _MIN_BUSY_PCT, _MIN_CONTEXT_MIB = 1.0, 32.0
 
-ONE_MACHINE = "telemetry: emulated hosts share one machine's counters"
-WHOLE_RUN = "telemetry over the whole run"
-SHORT_PCIE_SAMPLES = "telemetry: PCIe rates are from looks of 20 ms"
-PART_OF_A_DEVICE = (
+SHARED_MACHINE_FLAG = "telemetry: emulated hosts share one machine's counters"
+WHOLE_RUN_FLAG = "telemetry over the whole run"
+SHORT_PCIE_SAMPLES_FLAG = "telemetry: PCIe rates are from looks of 20 ms"
+DEVICE_PART_FLAG = (
     "telemetry: NVML reports only the memory of a part of a device (MIG), not its power, clocks and traffic"
 )
 PART_PREFIX = "gpu:MIG-"
 
 # Names of the mean and the peak by quantity.
-_VALUES: Mapping[str, tuple[str, str]] = {
+_VALUE_METRICS: Mapping[str, tuple[str, str]] = {
     "utilisation_pct": ("device_utilisation_mean_pct", "device_utilisation_peak_pct"),
     "memory_access_pct": ("device_memory_access_mean_pct", "device_memory_access_peak_pct"),
     "memory_used_mib": ("device_memory_mean_mib", "device_memory_peak_mib"),
@@ -42,20 +42,20 @@ _VALUES: Mapping[str, tuple[str, str]] = {
     "pcie_received_gb_per_s": ("pcie_rx_mean_gb_per_s", "pcie_rx_peak_gb_per_s"),
     "pcie_sent_gb_per_s": ("pcie_tx_mean_gb_per_s", "pcie_tx_peak_gb_per_s"),
 }
-_DEVICE_RATES: Mapping[str, str] = {
+_DEVICE_RATE_METRICS: Mapping[str, str] = {
     "pcie_received_bytes": "pcie_rx",
     "pcie_sent_bytes": "pcie_tx",
     "nvlink_received_bytes": "nvlink_rx",
     "nvlink_sent_bytes": "nvlink_tx",
 }
-_EVENTS: Mapping[str, str] = {
+_EVENT_METRICS: Mapping[str, str] = {
     "ecc_corrected_count": "ecc_corrected",
     "ecc_uncorrected_count": "ecc_uncorrected",
     "xid_count": "xid_events",
 }
 # Each entry has the kinds of parts whose counters are summed on a host, the quantity, and the name of the metric.
-_MACHINE_RATES = ((("disk",), "disk_read_bytes", "disk_read"), (("disk",), "disk_written_bytes", "disk_written"))
-_NETWORK_RATES = (
+_MACHINE_RATE_METRICS = ((("disk",), "disk_read_bytes", "disk_read"), (("disk",), "disk_written_bytes", "disk_written"))
+_NETWORK_RATE_METRICS = (
     (("nic", "port"), "received_bytes", "network_rx"),
     (("nic", "port"), "sent_bytes", "network_tx"),
     (("loopback",), "received_bytes", "loopback_rx"),
@@ -80,7 +80,7 @@ class UsedDeviceNames:
         For NVIDIA devices, the UUIDs that ranks report take precedence. For parts (MIG) they do not, because ranks may report the
         whole device. For devices of other vendors they do not, because torch's UUIDs differ from those of the vendors' tools.
         """
-        uuids = tuple(name for name in self.host_names if name and _UUID.fullmatch(name))
+        uuids = tuple(name for name in self.host_names if name and _UUID_PATTERN.fullmatch(name))
         has_parts = any(name.startswith("MIG-") for name in uuids)
         if self.reported_uuids and not has_parts and any(part.startswith(("gpu:GPU-", PART_PREFIX)) for part in parts):
             return self.reported_uuids
@@ -90,7 +90,7 @@ class UsedDeviceNames:
 def parse_reported_uuids(ran_on: Sequence[str]) -> tuple[str | None, ...]:
     """Return the UUID at the end of each rank's device description (`Record.ran_on`), or None without one."""
     words = (description.rpartition(" ")[2] for description in ran_on)
-    return tuple(word if _UUID.fullmatch(word) else None for word in words)
+    return tuple(word if _UUID_PATTERN.fullmatch(word) else None for word in words)
 
 
 @dataclass(frozen=True)
@@ -120,22 +120,26 @@ def summarize_run(
     """
     devices, problems = find_used_devices(hosts, used_names)
     flags = [f"telemetry: {problem}" for problem in problems]
-    metrics = {} if problems else dict(_device_metrics(devices, window, samples))
-    metrics |= _host_metrics(hosts, window)
+    metrics = {} if problems else dict(_compute_device_metrics(devices, window, samples))
+    metrics |= _compute_host_metrics(hosts, window)
     if not problems:
-        flags += [SHORT_PCIE_SAMPLES] if any(device.find_series("pcie_received_gb_per_s") for device in devices) else []
+        flags += (
+            [SHORT_PCIE_SAMPLES_FLAG] if any(device.find_series("pcie_received_gb_per_s") for device in devices) else []
+        )
         flags += [
-            f"telemetry: {each.part} on {each.samples.host} was lost" for each in devices if each.find_series("lost")
+            f"telemetry: {item.part} on {item.samples.host} was lost" for item in devices if item.find_series("lost")
         ]
         flags += [
-            f"telemetry: {each.part} {thin}" for each in devices if (thin := _describe_sparse_samples(each, window))
+            f"telemetry: {item.part} {sparse_samples}"
+            for item in devices
+            if (sparse_samples := _describe_sparse_samples(item, window))
         ]
-        flags += [PART_OF_A_DEVICE] if any(device.part.startswith(PART_PREFIX) for device in devices) else []
+        flags += [DEVICE_PART_FLAG] if any(device.part.startswith(PART_PREFIX) for device in devices) else []
         flags += [f"telemetry: {message}" for device in devices for message in _describe_other_processes(device)]
     flags += [
-        f"telemetry: the clock of {each.host} was changed by {each.jumped_s:.1f} s during the run"
-        for each in hosts
-        if each.jumped_s
+        f"telemetry: the clock of {item.host} was changed by {item.jumped_s:.1f} s during the run"
+        for item in hosts
+        if item.jumped_s
     ]
     return metrics, tuple(flags)
 
@@ -146,7 +150,7 @@ def _describe_sparse_samples(device: _SampledDevice, window: TimeWindow) -> str:
     interval_s = device.samples.interval_s
     if series is None or series.covers(window, interval_s) or device.find_series("lost"):
         return ""
-    count, share = len(series.restrict(window).times), series.covered_share(window, interval_s)
+    count, share = len(series.restrict(window).times), series.compute_covered_share(window, interval_s)
     return (
         f"was sampled in only {100 * share:.0f} % of the window ({count} samples in {window.length_s:.3g} s, interval "
         f"{interval_s:.3g} s), which is too little for metrics"
@@ -209,8 +213,8 @@ def find_unused_devices(
     alone. Without such memory, the device was unused. With it, the device may have been used, because copies need no kernels. For
     devices without a name, any of the host's devices may be those of the run.
     """
-    unused: list[str] = []
-    idle: list[str] = []
+    unused_messages: list[str] = []
+    idle_flags: list[str] = []
     for host in hosts:
         device_names = used_names.get(host.host, UsedDeviceNames())
         parts_by_uuid = {_strip_prefixes(part): part for part in host.list_parts("gpu")}
@@ -221,9 +225,9 @@ def find_unused_devices(
             idle_device for part in parts if (idle_device := _describe_idle_device(_SampledDevice(host, part), run))
         ]
         missing_devices = idle_devices[: max(0, len(device_names.host_names) - (len(parts) - len(idle_devices)))]
-        unused += [message for message, in_use in missing_devices if not in_use]
-        idle += [f"telemetry: {message}" for message, in_use in missing_devices if in_use]
-    return tuple(unused), tuple(idle)
+        unused_messages += [message for message, may_be_used in missing_devices if not may_be_used]
+        idle_flags += [f"telemetry: {message}" for message, may_be_used in missing_devices if may_be_used]
+    return tuple(unused_messages), tuple(idle_flags)
 
 
 def _describe_idle_device(device: _SampledDevice, run: TimeWindow) -> tuple[str, bool] | None:
@@ -244,62 +248,68 @@ def _strip_prefixes(part: str) -> str:
     return part.partition(":")[2].lower().removeprefix("gpu-").removeprefix("mig-")
 
 
-def _device_metrics(
+def _compute_device_metrics(
     devices: Sequence[_SampledDevice], window: TimeWindow, samples: float | None
 ) -> Iterator[tuple[str, float]]:
     """Yield the metrics of all used devices over a window."""
-    for quantity, names in _VALUES.items():
-        yield from _mean_and_peak((device.find_covering_series(quantity, window) for device in devices), window, *names)
-    for quantity, name in _DEVICE_RATES.items():
-        yield from _rate_metrics([device.find_covering_series(quantity, window) for device in devices], window, name)
-    yield from _clock_limit_shares(devices, window)
-    yield from _pcie_link_metrics(devices, window)
-    yield from _sampling_metrics(devices)
-    for quantity, name in _EVENTS.items():
-        if event_series := _all_or_none(device.find_series(quantity) for device in devices):
-            yield name, sum(max(0.0, each.values[-1] - each.values[0]) for each in event_series)
-    if energy_j := _all_or_none(_device_energy_j(device, window) for device in devices):
+    for quantity, names in _VALUE_METRICS.items():
+        yield from _compute_mean_and_peak(
+            (device.find_covering_series(quantity, window) for device in devices), window, *names
+        )
+    for quantity, name in _DEVICE_RATE_METRICS.items():
+        yield from _compute_rate_metrics(
+            [device.find_covering_series(quantity, window) for device in devices], window, name
+        )
+    yield from _compute_clock_limit_shares(devices, window)
+    yield from _compute_pcie_link_metrics(devices, window)
+    yield from _compute_sampling_metrics(devices)
+    for quantity, name in _EVENT_METRICS.items():
+        if event_series := _list_if_complete(device.find_series(quantity) for device in devices):
+            yield name, sum(max(0.0, item.values[-1] - item.values[0]) for item in event_series)
+    if energy_j := _list_if_complete(_compute_device_energy_j(device, window) for device in devices):
         yield "energy_j", sum(energy_j)
         if samples:
             yield "energy_per_sample_j", sum(energy_j) / samples
 
 
-def _all_or_none(values: Iterable[T | None]) -> list[T]:
+def _list_if_complete(values: Iterable[T | None]) -> list[T]:
     """Return all values, or an empty list if one is missing.
 
     A mean over some devices would be mistaken for a mean over all.
     """
     items = list(values)
-    present = [each for each in items if each is not None]
+    present = [value for value in items if value is not None]
     return present if len(present) == len(items) else []
 
 
-def _mean_and_peak(
+def _compute_mean_and_peak(
     series: Iterable[SampleSeries | None], window: TimeWindow, mean: str, peak: str
 ) -> Iterator[tuple[str, float]]:
     """Yield the mean and the peak of several series under these names. An empty name yields no peak."""
-    if known := _all_or_none(series):
-        yield mean, sum(each.mean(window) for each in known) / len(known)
+    if complete_series := _list_if_complete(series):
+        yield mean, sum(item.compute_mean(window) for item in complete_series) / len(complete_series)
         if peak:
-            yield peak, max(each.find_peak(window) for each in known)
+            yield peak, max(item.find_peak(window) for item in complete_series)
 
 
-def _rate_metrics(series: Sequence[SampleSeries | None], window: TimeWindow, name: str) -> Iterator[tuple[str, float]]:
+def _compute_rate_metrics(
+    series: Sequence[SampleSeries | None], window: TimeWindow, name: str
+) -> Iterator[tuple[str, float]]:
     """Yield the mean and the peak rate (GB/s) of byte counters."""
-    rates = _all_or_none(each.growth_rate(window) if each else None for each in series)
-    fastest = _all_or_none(each.max_growth_rate(window) if each else None for each in series)
-    if rates and fastest:
+    rates = _list_if_complete(item.compute_growth_rate(window) if item else None for item in series)
+    peak_rates = _list_if_complete(item.find_max_growth_rate(window) if item else None for item in series)
+    if rates and peak_rates:
         yield f"{name}_mean_gb_per_s", sum(rates) / len(rates) / _GB
-        yield f"{name}_peak_gb_per_s", max(fastest) / _GB
+        yield f"{name}_peak_gb_per_s", max(peak_rates) / _GB
 
 
-def _clock_limit_shares(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
+def _compute_clock_limit_shares(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
     """Yield the shares of time in which clocks were limited, by cause.
 
     The power limit is a normal cause under load. Heat and the board's protection are not. A user may also have set the clocks.
     """
     kinds = {
-        kind: _all_or_none(device.find_covering_series(kind, window) for device in devices)
+        kind: _list_if_complete(device.find_covering_series(kind, window) for device in devices)
         for kind in ("capped_power", "slowed_thermal", "slowed_hardware", "clocks_set")
     }
     if not all(kinds.values()):
@@ -312,56 +322,56 @@ def _clock_limit_shares(devices: Sequence[_SampledDevice], window: TimeWindow) -
         ("throttled_thermal_share_pct", kinds["slowed_thermal"]),
         ("device_clocks_set_share_pct", kinds["clocks_set"]),
     ):
-        yield name, 100 * sum(each.mean(window) for each in series) / len(devices)
+        yield name, 100 * sum(item.compute_mean(window) for item in series) / len(devices)
 
 
-def _pcie_link_metrics(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
+def _compute_pcie_link_metrics(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
     """Yield the PCIe generation and width of the slowest device.
 
     The best value of each device counts, because idle links save power.
     """
     for quantity in ("pcie_generation", "pcie_width"):
-        if known := _all_or_none(device.find_covering_series(quantity, window) for device in devices):
-            yield quantity, min(each.find_peak(window) for each in known)
+        if complete_series := _list_if_complete(device.find_covering_series(quantity, window) for device in devices):
+            yield quantity, min(item.find_peak(window) for item in complete_series)
 
 
-def _sampling_metrics(devices: Sequence[_SampledDevice]) -> Iterator[tuple[str, float]]:
+def _compute_sampling_metrics(devices: Sequence[_SampledDevice]) -> Iterator[tuple[str, float]]:
     """Yield the sampling interval and the cost of a sample."""
-    if known := [device.samples for device in devices if device.samples.look_s]:
-        yield "telemetry_interval_s", max(each.interval_s for each in known)
-        yield "telemetry_look_s", max(each.look_s for each in known)
+    if host_samples := [device.samples for device in devices if device.samples.look_s]:
+        yield "telemetry_interval_s", max(item.interval_s for item in host_samples)
+        yield "telemetry_look_s", max(item.look_s for item in host_samples)
 
 
-def _device_energy_j(device: _SampledDevice, window: TimeWindow) -> float | None:
+def _compute_device_energy_j(device: _SampledDevice, window: TimeWindow) -> float | None:
     """Return the energy of a device over the window (J), from its energy counter if it has one, otherwise from its power."""
     counter, power = device.find_covering_series("energy_j", window), device.find_covering_series("power_w", window)
-    if counter and (rate_w := counter.growth_rate(window)) is not None:
+    if counter and (rate_w := counter.compute_growth_rate(window)) is not None:
         return rate_w * window.length_s
-    return power.integral(window) if power else None
+    return power.integrate(window) if power else None
 
 
-def _host_metrics(hosts: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
+def _compute_host_metrics(hosts: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
     """Yield the metrics of processors, memory, disks, networks and energy of the hosts, and of the samplers."""
     machines = list({host.machine: host for host in reversed(hosts)}.values())
     networks = list({(host.machine, host.network): host for host in reversed(hosts)}.values())
-    yield from _processor_metrics(machines, window)
+    yield from _compute_processor_metrics(machines, window)
     memory = (_find_covering_series(host, "host", "memory_used_mib", window) for host in machines)
-    yield from _mean_and_peak(memory, window, "host_memory_used_mean_mib", "host_memory_used_peak_mib")
-    for group, rates in ((machines, _MACHINE_RATES), (networks, _NETWORK_RATES)):
+    yield from _compute_mean_and_peak(memory, window, "host_memory_used_mean_mib", "host_memory_used_peak_mib")
+    for group, rates in ((machines, _MACHINE_RATE_METRICS), (networks, _NETWORK_RATE_METRICS)):
         for kinds, quantity, name in rates:
-            yield from _rate_metrics(
+            yield from _compute_rate_metrics(
                 [_sum_covering_series(host, kinds, quantity, window) for host in group], window, name
             )
     packages = [
-        series.growth_rate(window)
+        series.compute_growth_rate(window)
         for host in machines
         for part in host.list_parts("socket")
         if (series := _find_covering_series(host, part, "package_energy_j", window))
     ]
-    if rates_w := _all_or_none(packages):
+    if rates_w := _list_if_complete(packages):
         yield "host_energy_j", sum(rates_w) * window.length_s
     sampler_shares = [
-        series.growth_rate(window)
+        series.compute_growth_rate(window)
         for host in hosts
         if (series := _find_covering_series(host, "sampler", "cpu_used_s", window))
     ]
@@ -379,40 +389,47 @@ def _sum_covering_series(
     host: HostSamples, kinds: Sequence[str], quantity: str, window: TimeWindow
 ) -> SampleSeries | None:
     """Return the sum of a counter over all parts of these kinds, or None if it does not cover the window."""
-    total = sum_counters([each for part in host.list_parts(*kinds) if (each := host.find_series(part, quantity))])
+    total = sum_counters([series for part in host.list_parts(*kinds) if (series := host.find_series(part, quantity))])
     return total if total and total.covers(window, host.interval_s) else None
 
 
-def _processor_metrics(machines: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
+def _compute_processor_metrics(machines: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
     """Yield the utilisation of all processors and of the busiest socket, and the share taken by other guests."""
-    host_shares = _all_or_none(_busy_share_pct(host, "host", "cpu_busy_s", window) for host in machines)
+    host_shares = _list_if_complete(_compute_busy_share_pct(host, "host", "cpu_busy_s", window) for host in machines)
     if host_shares:
-        peaks = [_peak_busy_share_pct(host, window) or share for host, share in zip(machines, host_shares, strict=True)]
-        stolen_shares = [_busy_share_pct(host, "host", "cpu_stolen_s", window) or 0.0 for host in machines]
+        peaks = [
+            _compute_peak_busy_share_pct(host, window) or share
+            for host, share in zip(machines, host_shares, strict=True)
+        ]
+        stolen_shares = [_compute_busy_share_pct(host, "host", "cpu_stolen_s", window) or 0.0 for host in machines]
         yield "cpu_utilisation_mean_pct", sum(host_shares) / len(host_shares)
         yield "cpu_utilisation_peak_pct", max(peaks)
         yield "cpu_stolen_mean_pct", sum(stolen_shares) / len(stolen_shares)
         sockets = [
-            _busy_share_pct(host, part, "cpu_busy_s", window) for host in machines for part in host.list_parts("socket")
+            _compute_busy_share_pct(host, part, "cpu_busy_s", window)
+            for host in machines
+            for part in host.list_parts("socket")
         ]
-        if known := [share for share in sockets if share is not None]:
-            yield "cpu_socket_utilisation_max_pct", max(known)
+        if known_shares := [share for share in sockets if share is not None]:
+            yield "cpu_socket_utilisation_max_pct", max(known_shares)
 
 
-def _busy_share_pct(host: HostSamples, part: str, quantity: str, window: TimeWindow) -> float | None:
+def _compute_busy_share_pct(host: HostSamples, part: str, quantity: str, window: TimeWindow) -> float | None:
     """Return the share (percent) of all processor time that a quantity takes, or None if it is unknown."""
-    busy, every = (
+    busy_series, all_series = (
         _find_covering_series(host, part, quantity, window),
         _find_covering_series(host, part, "cpu_all_s", window),
     )
-    rates = [each.growth_rate(window) if each else None for each in (busy, every)]
+    rates = [series.compute_growth_rate(window) if series else None for series in (busy_series, all_series)]
     return min(100.0, 100 * rates[0] / rates[1]) if rates[0] is not None and rates[1] else None
 
 
-def _peak_busy_share_pct(host: HostSamples, window: TimeWindow) -> float | None:
+def _compute_peak_busy_share_pct(host: HostSamples, window: TimeWindow) -> float | None:
     """Return the largest busy share between two samples of the window (percent)."""
-    busy, every = (host.series["host", name].restrict(window).values for name in ("cpu_busy_s", "cpu_all_s"))
-    pairs = pairwise(zip(busy, every, strict=True))
+    busy_seconds, all_seconds = (
+        host.series["host", name].restrict(window).values for name in ("cpu_busy_s", "cpu_all_s")
+    )
+    pairs = pairwise(zip(busy_seconds, all_seconds, strict=True))
     shares = (
         min(100.0, 100 * (busy_later - busy_before) / (later - before))
         for (busy_before, before), (busy_later, later) in pairs

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from campaign.common.accelerators.nvidia import get_visible_uuids
 from campaign.common.files import make_directory, write_atomic
 from campaign.observe.telemetry.run_metrics import (
-    ONE_MACHINE,
-    WHOLE_RUN,
+    SHARED_MACHINE_FLAG,
+    WHOLE_RUN_FLAG,
     UsedDeviceNames,
     find_unused_devices,
     parse_reported_uuids,
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from campaign.spec.hardware import Composition
     from campaign.workloads.launcher import Launcher
 
-GAUGES = "CAMPAIGN_GAUGES"
+GAUGES_VARIABLE = "CAMPAIGN_GAUGES"
 """Environment variable with the directory in which programs publish their own values (`sources.program_gauges`)."""
-NO_SAMPLES = (
+NO_SAMPLES_FLAG = (
     "telemetry: no samples in the window of {:.3g} s at an interval of {:g} s; measure for longer, or lower telemetry_s"
 )
 _START_TIMEOUT_S = 10.0
@@ -53,8 +53,8 @@ class TelemetrySummary:
 
     metrics: dict[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
-    written: Path | None = None
-    unused: tuple[str, ...] = ()
+    samples_file: Path | None = None
+    unused_device_messages: tuple[str, ...] = ()
 
 
 class Telemetry:
@@ -78,7 +78,7 @@ class Telemetry:
     @property
     def environment(self) -> Mapping[str, str]:
         """Environment variables of every step, for programs that publish their own values."""
-        return {} if self._interval_s is None else {GAUGES: str(self._directory / "gauges")}
+        return {} if self._interval_s is None else {GAUGES_VARIABLE: str(self._directory / "gauges")}
 
     def __enter__(self) -> Telemetry:
         if self._interval_s is None:
@@ -101,10 +101,10 @@ class Telemetry:
 
     def store_run(
         self,
-        started: float,
-        ended: float,
-        steady: tuple[float, float] | None,
-        samples: float | None,
+        started_s: float,
+        ended_s: float,
+        steady_window: tuple[float, float] | None,
+        sample_count: float | None,
         out: Path,
         devices: Mapping[str, int] | None = None,
         ran_on: Sequence[str] = (),
@@ -112,38 +112,38 @@ class Telemetry:
         """Write the samples of a run, and compute metrics over its steady window, or over the whole run. Nothing is raised.
 
         Args:
-            started: start of the run, in Unix seconds.
-            ended: end of the run, in Unix seconds.
-            steady: start and end of the window in which steps were measured; None for a run without such a window.
-            samples: number of training samples that the run processed in that window.
+            started_s: start of the run, in Unix seconds.
+            ended_s: end of the run, in Unix seconds.
+            steady_window: start and end of the window in which steps were measured; None for a run without such a window.
+            sample_count: number of training samples that the run processed in that window.
             out: path of the Parquet file (see `write_samples`).
             devices: number of devices of each host that the run used; `{}` for none that a sampler can see; None for all.
             ran_on: devices that ranks reported (`Record.ran_on`).
         """
         if self._interval_s is None:
             return TelemetrySummary()
-        window, run = TimeWindow(*(steady or (started, ended))), TimeWindow(started, ended)
-        hosts, silent = self._collect_samples(min(started, window.start), max(ended, window.end))
-        used = self._used_names_by_sampler(devices, ran_on)
+        window, run = TimeWindow(*(steady_window or (started_s, ended_s))), TimeWindow(started_s, ended_s)
+        hosts, silent_hosts = self._collect_samples(min(started_s, window.start), max(ended_s, window.end))
+        used_names = self._group_used_names(devices, ran_on)
         is_expected = self._expects_samples(window)
-        flags = [f"telemetry: no samples of {host}" for host in silent if is_expected or hosts]
+        flags = [f"telemetry: no samples of {host}" for host in silent_hosts if is_expected or hosts]
         if not any(len(series.times) > 1 for host in hosts for series in host.series.values()):
-            names_devices = devices is not None and any(host_devices.host_names for host_devices in used.values())
-            flags += [NO_SAMPLES.format(window.length_s, self._interval_s)] if names_devices else []
+            names_devices = devices is not None and any(host_devices.host_names for host_devices in used_names.values())
+            flags += [NO_SAMPLES_FLAG.format(window.length_s, self._interval_s)] if names_devices else []
             return TelemetrySummary({}, tuple(flags) if is_expected or names_devices else ())
-        metrics, flags_of_metrics = summarize_run(hosts, window, used, samples)
-        unused, flags_of_unused = find_unused_devices(hosts, used, run)
+        metrics, flags_of_metrics = summarize_run(hosts, window, used_names, sample_count)
+        unused_device_messages, flags_of_unused = find_unused_devices(hosts, used_names, run)
         flags += [*flags_of_metrics, *flags_of_unused]
-        if metrics and steady is None:
-            flags.append(WHOLE_RUN)
+        if metrics and steady_window is None:
+            flags.append(WHOLE_RUN_FLAG)
         if not metrics and is_expected and not flags_of_metrics:
             flags.append("telemetry: fewer than 2 samples in the window")
-        if metrics and len({host.machine for host in hosts}) < len(self._composition.hosts) - len(silent):
-            flags.append(ONE_MACHINE)
-        written, problem = _write_or_explain(out, hosts)
+        if metrics and len({host.machine for host in hosts}) < len(self._composition.hosts) - len(silent_hosts):
+            flags.append(SHARED_MACHINE_FLAG)
+        samples_file, problem = _try_to_write_samples(out, hosts)
         if problem:
             flags.append(f"telemetry: the samples could not be written ({problem})")
-        return TelemetrySummary(metrics, tuple(flags), written, unused)
+        return TelemetrySummary(metrics, tuple(flags), samples_file, unused_device_messages)
 
     def _expects_samples(self, window: TimeWindow) -> bool:
         """Return whether working samplers must have taken two samples in the window.
@@ -154,19 +154,17 @@ class Telemetry:
 
     def _collect_samples(self, first: float, last: float) -> tuple[list[HostSamples], list[str]]:
         """Return the samples of the hosts, and the names of the hosts without samples. Each sample is returned once."""
-        host_samples, silent = [], []
+        host_samples, silent_hosts = [], []
         for host, file in self._files.items():
             file.read_new_lines()
             if (samples := file.collect_samples(first, last)) and samples.series:
                 host_samples.append(samples)
             else:
-                silent.append(host)
+                silent_hosts.append(host)
             file.drop_before(last)
-        return host_samples, silent
+        return host_samples, silent_hosts
 
-    def _used_names_by_sampler(
-        self, counts: Mapping[str, int] | None, ran_on: Sequence[str]
-    ) -> dict[str, UsedDeviceNames]:
+    def _group_used_names(self, counts: Mapping[str, int] | None, ran_on: Sequence[str]) -> dict[str, UsedDeviceNames]:
         """Return the names of used devices by sampler.
 
         Hosts without a separate sampler are emulated on the machine of the first sampler.
@@ -183,14 +181,16 @@ class Telemetry:
         return {
             sampler: UsedDeviceNames(
                 # Without names, a program that reports no devices uses those that the mask of this process shows it.
-                tuple(each) if any(each) else (*visible[: len(each)], *each[len(visible) :]),
+                tuple(sampler_names)
+                if any(sampler_names)
+                else (*visible[: len(sampler_names)], *sampler_names[len(visible) :]),
                 tuple(uuid for uuid in uuids[sampler] if uuid) if all(uuids[sampler]) else (),
             )
-            for sampler, each in names.items()
+            for sampler, sampler_names in names.items()
         }
 
 
-def _write_or_explain(out: Path, hosts: Sequence[HostSamples]) -> tuple[Path | None, str]:
+def _try_to_write_samples(out: Path, hosts: Sequence[HostSamples]) -> tuple[Path | None, str]:
     """Write a run's samples. Return the path of the file and '', or None and the problem.
 
     All exceptions are caught, because the record of a finished run is more important than its samples.

@@ -56,9 +56,9 @@ class ProbeReader:
         current_values: dict[str, dict[str, float]] = {}
         earlier_samples: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for probe in tuple(self._probes):
-            for part, quantity, value, *at in self._read_probe(probe):
-                if at:
-                    earlier_samples.setdefault(part, {}).setdefault(quantity, []).append((at[0], value))
+            for part, quantity, value, *sample_times in self._read_probe(probe):
+                if sample_times:
+                    earlier_samples.setdefault(part, {}).setdefault(quantity, []).append((sample_times[0], value))
                 else:
                     current_values.setdefault(part, {})[quantity] = value
         return current_values, earlier_samples
@@ -71,8 +71,8 @@ class ProbeReader:
 
     def max_read_interval_s(self) -> float:
         """Return the longest interval (seconds) between readings at which no probe loses counts."""
-        every_s = (probe.max_read_interval_s() for probe in self._probes if hasattr(probe, "max_read_interval_s"))
-        return min(every_s, default=math.inf)
+        intervals_s = (probe.max_read_interval_s() for probe in self._probes if hasattr(probe, "max_read_interval_s"))
+        return min(intervals_s, default=math.inf)
 
     def measure_cost_s(self) -> tuple[float, float]:
         """Measure the processor time and wall time (seconds) of reading all probes, as medians of three readings."""
@@ -162,7 +162,7 @@ class ParentProcess:
                 return False
 
 
-def next_tick(started_s: float, interval_s: float, now_s: float) -> float:
+def compute_next_tick(started_s: float, interval_s: float, now_s: float) -> float:
     """Return the next sampling time on the grid that begins at `started_s`. Missed times are skipped."""
     return started_s + (int((now_s - started_s) / interval_s) + 1) * interval_s
 
@@ -184,7 +184,7 @@ def sample_until_parent_ends(host: str, options: SamplerOptions, path: Path) -> 
         if current_values or earlier_samples:
             samples = {"sampled": earlier_samples} if earlier_samples else {}
             output.write_line({"time": time.time(), "monotonic": time.monotonic(), "read": current_values, **samples})
-        tick = next_tick(started_s, interval_s, time.monotonic())
+        tick = compute_next_tick(started_s, interval_s, time.monotonic())
         while (remaining_s := tick - time.monotonic()) > 0:
             needed_s = reader.max_read_interval_s()
             if parent.wait_for_end(min(remaining_s, needed_s)):

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ValidationError
 
 from campaign.common.files import read_json_lines
 
-_LATE_INTERVALS = 2.5
-_LATE_SHARE, _LATE_S = 0.15, 1.5
+_MAX_GAP_INTERVALS = 2.5
+_MAX_GAP_SHARE, _MAX_GAP_S = 0.15, 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class SampleSeries:
         part = slice(bisect_left(self.times, window.start), bisect_right(self.times, window.end))
         return SampleSeries(self.times[part], self.values[part])
 
-    def integral(self, window: TimeWindow) -> float:
+    def integrate(self, window: TimeWindow) -> float:
         """Return the integral over the window (value times seconds)."""
         inside = self.restrict(window)
         times = (window.start, *inside.times, window.end)
@@ -64,9 +64,9 @@ class SampleSeries:
         spans = zip(pairwise(times), pairwise(values), strict=True)
         return sum((later - sooner) * (before + after) / 2 for (sooner, later), (before, after) in spans)
 
-    def mean(self, window: TimeWindow) -> float:
+    def compute_mean(self, window: TimeWindow) -> float:
         """Return the time-weighted mean over the window. Unevenly spaced samples count by their duration."""
-        return self.integral(window) / window.length_s
+        return self.integrate(window) / window.length_s
 
     def find_peak(self, window: TimeWindow) -> float:
         """Return the largest sample in the window."""
@@ -81,22 +81,24 @@ class SampleSeries:
         inside = self.restrict(window).times
         if window.length_s <= 0 or len(inside) < 2:
             return False
-        max_gap_s = _LATE_INTERVALS * self._usual_interval_s(interval_s) + min(_LATE_S, _LATE_SHARE * window.length_s)
+        max_gap_s = _MAX_GAP_INTERVALS * self._compute_usual_interval_s(interval_s) + min(
+            _MAX_GAP_S, _MAX_GAP_SHARE * window.length_s
+        )
         return max(later - sooner for sooner, later in pairwise((window.start, *inside, window.end))) <= max_gap_s
 
-    def covered_share(self, window: TimeWindow, interval_s: float) -> float:
+    def compute_covered_share(self, window: TimeWindow, interval_s: float) -> float:
         """Return the share of a window that its samples cover. Each sample covers at most the usual interval."""
         inside = self.restrict(window).times
         if window.length_s <= 0 or not inside:
             return 0.0
-        usual_s = self._usual_interval_s(interval_s)
+        usual_s = self._compute_usual_interval_s(interval_s)
         gaps = (later - sooner for sooner, later in pairwise((window.start, *inside, window.end)))
         return sum(min(gap, usual_s) for gap in gaps) / window.length_s
 
-    def _usual_interval_s(self, interval_s: float) -> float:
+    def _compute_usual_interval_s(self, interval_s: float) -> float:
         return max(interval_s, median([later - sooner for sooner, later in pairwise(self.times)] or [0.0]))
 
-    def growth_rate(self, window: TimeWindow) -> float | None:
+    def compute_growth_rate(self, window: TimeWindow) -> float | None:
         """Return the growth of a counter per second, over the part of the window between samples.
 
         The result is None if the counter decreased there (by a reset or a wrap), because the lost count is unknown.
@@ -108,7 +110,7 @@ class SampleSeries:
             else None
         )
 
-    def max_growth_rate(self, window: TimeWindow) -> float | None:
+    def find_max_growth_rate(self, window: TimeWindow) -> float | None:
         """Return the largest growth per second between two samples in the window, or None if the counter decreased."""
         inside = self.restrict(window)
         spans = zip(pairwise(inside.times), pairwise(inside.values), strict=True)
@@ -126,15 +128,17 @@ def sum_counters(parts: Sequence[SampleSeries]) -> SampleSeries | None:
     if not parts:
         return None
     values = [dict(zip(values_by_time.times, values_by_time.values, strict=True)) for values_by_time in parts]
-    common = [time for time in parts[0].times if all(time in values_by_time for values_by_time in values)]
+    common_times = [time for time in parts[0].times if all(time in values_by_time for values_by_time in values)]
     return (
-        SampleSeries(tuple(common), tuple(sum(values_by_time[time] for values_by_time in values) for time in common))
-        if common
+        SampleSeries(
+            tuple(common_times), tuple(sum(values_by_time[time] for values_by_time in values) for time in common_times)
+        )
+        if common_times
         else None
     )
 
 
-_JUMP_S, _SLEW = 0.05, 1e-3
+_MIN_CLOCK_JUMP_S, _MAX_CLOCK_DRIFT = 0.05, 1e-3
 SeriesKey = tuple[str, str]
 """Part and quantity."""
 
@@ -240,7 +244,7 @@ def build_series(ticks: Sequence[SampleTick]) -> tuple[dict[SeriesKey, SampleSer
 
     If the clock was set, times after the first sample follow the monotonic clock, and the device driver's samples are left out.
     """
-    jumped_s = max((_clock_jump_s(*pair) for pair in pairwise(ticks)), default=0.0)
+    jumped_s = max((_compute_clock_jump_s(*pair) for pair in pairwise(ticks)), default=0.0)
     values_by_key: dict[SeriesKey, dict[float, float]] = {}
     latest_time = float("-inf")
     start = ticks[0].time if ticks else 0.0
@@ -250,7 +254,9 @@ def build_series(ticks: Sequence[SampleTick]) -> tuple[dict[SeriesKey, SampleSer
         for part, values in tick.sampled.items()
         for quantity, samples in values.items()
     ):
-        values_by_key.setdefault((part, quantity), {}).update((at, value) for at, value in samples if at >= start)
+        values_by_key.setdefault((part, quantity), {}).update(
+            (sample_time, value) for sample_time, value in samples if sample_time >= start
+        )
     for tick in ticks:
         time = ticks[0].time + tick.monotonic - ticks[0].monotonic if jumped_s else tick.time
         if time <= latest_time:
@@ -264,11 +270,11 @@ def build_series(ticks: Sequence[SampleTick]) -> tuple[dict[SeriesKey, SampleSer
     }, jumped_s
 
 
-def _clock_jump_s(sooner: SampleTick, later: SampleTick) -> float:
+def _compute_clock_jump_s(earlier: SampleTick, later: SampleTick) -> float:
     """Return the seconds by which the clock was set between two samples, or 0 if the difference is usual drift."""
-    elapsed_s = later.monotonic - sooner.monotonic
-    jumped_s = abs(later.time - sooner.time - elapsed_s)
-    return 0.0 if jumped_s <= _JUMP_S + _SLEW * abs(elapsed_s) else jumped_s
+    elapsed_s = later.monotonic - earlier.monotonic
+    difference_s = abs(later.time - earlier.time - elapsed_s)
+    return 0.0 if difference_s <= _MIN_CLOCK_JUMP_S + _MAX_CLOCK_DRIFT * abs(elapsed_s) else difference_s
 
 
 def build_columns(hosts: Iterable[HostSamples]) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from campaign.common.errors import suggest_name
 from campaign.spec.campaign_file import PrimaryMetric, Shape
 from campaign.spec.cell import SHAPE_AXES, Scalar
-from campaign.spec.fields import Argument, AxisName, FileModel, Many, Name
+from campaign.spec.fields import Argument, AxisName, FileModel, Name, OneOrMore
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 from campaign.spec.system_file import DeviceModel, Links
 from campaign.workloads.parsers import SERVICE_PARSERS, ParserName
@@ -195,9 +195,9 @@ class ImportFile(FileModel):
     """Hardware of the runs as shapes, as in a campaign file."""
     workloads: dict[Name, ImportedWorkload] = Field(min_length=1)
     """Programs that were run, by name."""
-    logs: Many[LogPattern]
+    logs: OneOrMore[LogPattern]
     """Patterns of the logs. The first pattern that matches a path is used."""
-    ignore: Many[str] = ("**/.*",)
+    ignore: OneOrMore[str] = ("**/.*",)
     """Patterns of paths that are not logs of runs. These paths are not listed as unread."""
     protocol: ImportedProtocol
     """Protocol of the runs."""

@@ -16,7 +16,7 @@ from pydantic_core import core_schema
 from campaign.fabrics import FABRICS, load_fabric_kind
 from campaign.plan.campaign.import_file import ImportFile
 from campaign.spec.campaign_file import CampaignFile
-from campaign.spec.fields import as_list
+from campaign.spec.fields import to_tuple
 from campaign.spec.lease_plan import LeasePlan
 from campaign.spec.plan import PlanDocument
 from campaign.spec.published_file import ReferenceSet
@@ -46,7 +46,7 @@ class _SchemaGenerator(GenerateJsonSchema):
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         inner = self.generate_inner(schema["schema"])
-        if schema["function"]["function"] is not as_list:
+        if schema["function"]["function"] is not to_tuple:
             return inner
         return {"anyOf": [inner["items"], inner]}
 

@@ -90,7 +90,7 @@ def count_devices_to_request(system: SystemFile, configuration: Configuration) -
     has_part_ids = any(
         len(rule.ids.get(name, ())) > sum(d.count for d in group.devices if d.model == rule.device)
         for group in system.hosts
-        for name in group.names()
+        for name in group.list_names()
     )
     return local if has_part_ids else math.ceil(local / rule.parts_per_device)
 

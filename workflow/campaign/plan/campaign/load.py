@@ -22,7 +22,7 @@ from campaign.common.paths import CONFIG_DIRECTORY
 from campaign.fabrics import FABRICS, list_fabric_modules, load_fabric_kind
 from campaign.spec.campaign_file import CampaignFile
 from campaign.spec.fields import PATTERN_WORDS
-from campaign.spec.metric import unit_words
+from campaign.spec.metric import get_unit_words
 from campaign.spec.system_file import SystemFile
 from campaign.spec.yaml_file import Location, YamlFile, read_yaml
 from campaign.workloads import load_stored_class, load_workload_class, remove_obsolete_keys
@@ -315,7 +315,9 @@ def _format_problem(
             problems = [problem]
     texts = dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in problems)
     first, *further = texts
-    message = " or ".join([first[:1].lower() + first[1:], *(text.removeprefix("Input should be ") for text in further)])
+    # An acronym such as YAML at the beginning stays in capitals.
+    first = first if first[:2].isupper() else first[:1].lower() + first[1:]
+    message = " or ".join([first, *(text.removeprefix("Input should be ") for text in further)])
     if problem["type"] == "value_error" and isinstance(value, dict | list):
         return f"{where}: {message}"
     return f"{where}: {message} (found {_shorten(value)}){suggest_remedy(problem['type'], value, _last_key(inner))}"
@@ -397,29 +399,29 @@ _KEYS: Mapping[str, tuple[Mapping[str, float], float]] = {
 """Suffix of a key -> factors of the units that can be converted to the unit of the key, and the factor of that unit."""
 
 
-def suggest_remedy(kind: str, value: object, key: str) -> str:
+def suggest_remedy(problem_type: str, value: object, key: str) -> str:
     """Return '; ' and a suggestion for an invalid value, or '' if pydantic's message suffices.
 
     Args:
-        kind: pydantic's type of the problem.
+        problem_type: pydantic's type of the problem.
         value: the invalid value.
         key: key of the value.
     """
     if value is None:
         message = "the key has no value; add one, or remove the key"
-    elif kind in ("int_type", "int_parsing", "int_from_float", "float_type", "float_parsing"):
-        message = _suggest_number(value, key, is_integer_key=kind.startswith("int"))
-    elif kind == "string_type":
+    elif problem_type in ("int_type", "int_parsing", "int_from_float", "float_type", "float_parsing"):
+        message = _suggest_number(value, key, is_integer_key=problem_type.startswith("int"))
+    elif problem_type == "string_type":
         message = _suggest_text(value)
-    elif kind == "bool_type":
+    elif problem_type == "bool_type":
         message = "write true or false, without quotes"
-    elif kind in ("tuple_type", "list_type"):
+    elif problem_type in ("tuple_type", "list_type"):
         message = (
             f"write a list: [{', '.join(str(value).split())}]"
             if isinstance(value, str | int | float)
             else "write a list: [..]"
         )
-    elif kind in ("dict_type", "model_type", "model_attributes_type"):
+    elif problem_type in ("dict_type", "model_type", "model_attributes_type"):
         message = "write keys with values: {key: value}"
     else:
         return ""
@@ -439,7 +441,7 @@ def _suggest_number(text: object, key: str, *, is_integer_key: bool) -> str:
         return "write a whole number" if is_integer_key else "write a number"
     if isinstance(text, float):
         return f"write {text:.0f}" if text.is_integer() else "write a whole number"
-    words = unit_words(f"_{key}")
+    words = get_unit_words(f"_{key}")
     with suppress(ValueError):  # 1e3 is a text in YAML 1.1
         value = float(text)
         return (

@@ -85,7 +85,7 @@ def build_request(
         raise Incompatible(f"{name}: {rule}, or a fabric of kind {', '.join(list_kinds_offering('p2p'))}", rule)
     links = {model: (device.pcie.width, device.pcie.gen) for model, device in system.devices.items() if device.pcie}
     request = LeaseRequest(name, campaign, system.tenancy.owner or current_owner(), configuration, allowed_hosts, links)
-    return limit_request(request, system.tenancy.quota, system.allowed_hosts())
+    return limit_request(request, system.tenancy.quota, system.list_allowed_hosts())
 
 
 @dataclass(frozen=True)

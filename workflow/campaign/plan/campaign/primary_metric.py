@@ -52,11 +52,13 @@ def find_metric_problems(
         workloads: workloads by name.
         format_location: formats a key's position in the file.
     """
-    leading = choose_primary_metric(file, workloads)
-    if leading.scales and leading.higher != (leading.scaling in ("total_rate", "rate_per_device")):
+    primary_metric = choose_primary_metric(file, workloads)
+    if primary_metric.has_efficiency and primary_metric.is_higher_better != (
+        primary_metric.scaling in ("total_rate", "rate_per_device")
+    ):
         yield (
-            f"{format_location('metric')}: '{leading.name}' has `better: {leading.better}`, which contradicts `scaling: "
-            f"{leading.scaling}`; correct one of them, here or in the workload file"
+            f"{format_location('metric')}: '{primary_metric.name}' has `better: {primary_metric.better}`, "
+            f"which contradicts `scaling: {primary_metric.scaling}`; correct one of them, here or in the workload file"
         )
     if file.metric is None:
         return

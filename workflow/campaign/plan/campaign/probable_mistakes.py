@@ -10,7 +10,7 @@ from typing import Any
 from campaign.common.errors import suggest_name
 from campaign.spec.campaign_file import CampaignFile
 from campaign.spec.cell import Configuration
-from campaign.spec.metric import THROUGHPUT, Metric, unit_words
+from campaign.spec.metric import THROUGHPUT, Metric, get_unit_words
 from campaign.spec.site_hardware import expand_host_names
 from campaign.spec.yaml_file import Location, YamlFile
 from campaign.workloads.main_metrics import MAIN_METRICS
@@ -166,7 +166,7 @@ def _explain_unknown_metric(name: str, workloads: Mapping[str, Workload]) -> str
     declared_names = {metric_name for workload in workloads.values() for metric_name in workload.metrics}
     if name in printed_names | declared_names or name.startswith(_BUILT_IN_METRIC_PREFIXES):
         return ""
-    if unit_words(name) and any(workload.reported_metrics is None for workload in workloads.values()):
+    if get_unit_words(name) and any(workload.reported_metrics is None for workload in workloads.values()):
         return ""  # a built-in parser or program may report it
     return (
         f"no workload of this campaign is known to report '{name}'; correct the name, or declare it under `metrics` in a workload "

@@ -24,7 +24,7 @@ from campaign.plan.campaign.probable_mistakes import (
 )
 from campaign.spec.campaign_file import NO_VERSION, CampaignFile, Protocol
 from campaign.spec.cell import Configuration
-from campaign.spec.fields import NAME_PATTERN, PATTERN_WORDS, as_typed
+from campaign.spec.fields import NAME_PATTERN, PATTERN_WORDS, check_label_spelling
 from campaign.spec.metric import Metric
 from campaign.spec.record import CAMPAIGN_SCHEMA, read_campaigns_as_used
 from campaign.spec.site_hardware import expand_host_names
@@ -142,7 +142,7 @@ class Campaign:
                 f"version: '{version}' is not a valid label; use at most 64 {PATTERN_WORDS[NAME_PATTERN]}"
             )
         try:
-            as_typed(version)
+            check_label_spelling(version)
         except ValueError as error:
             raise ConfigError(f"version: {error}") from error
         label = None if version == NO_VERSION else version
@@ -160,15 +160,17 @@ class Campaign:
             excluded = {name for part in re.split(r",(?![^\[]*\])", text) for name in expand_host_names(part.strip())}
         except ValueError as error:
             raise ConfigError(f"--without-hosts: {error}") from error
-        names = [name for system in self.systems.values() for group in system.hosts for name in group.names()]
+        names = [name for system in self.systems.values() for group in system.hosts for name in group.list_names()]
         if unknown := sorted(excluded.difference(names)):
             raise ConfigError(f"--without-hosts: there is no host {unknown[0]}; the hosts are: {', '.join(names)}")
         systems: dict[str, SystemFile] = {}
         for name, system in self.systems.items():
-            remaining = tuple(host for host in system.usable_hosts() if host not in excluded)
+            remaining = tuple(host for host in system.list_usable_hosts() if host not in excluded)
             if not remaining:
                 raise ConfigError(f"--without-hosts {text}: no host of system {name} would remain; exclude fewer hosts")
-            allowed_hosts = remaining if len(remaining) < len(system.usable_hosts()) else system.tenancy.allowed_hosts
+            allowed_hosts = (
+                remaining if len(remaining) < len(system.list_usable_hosts()) else system.tenancy.allowed_hosts
+            )
             tenancy = system.tenancy.model_copy(update={"allowed_hosts": allowed_hosts})
             systems[name] = system.model_copy(update={"tenancy": tenancy})
         return replace(self, systems=systems)

@@ -96,7 +96,7 @@ def count_requested_devices(system: SystemFile, configuration: Configuration, ho
         return launch_devices
     if not configuration.fabric_devices_per_host:
         return configuration.devices_per_host
-    groups = [group for group in system.hosts if not hosts or set(hosts) & set(group.names())]
+    groups = [group for group in system.hosts if not hosts or set(hosts) & set(group.list_names())]
     built_in_counts = [sum(d.count for d in group.devices if d.kind == "gpu") for group in groups]
     return max(built_in_counts) + configuration.fabric_devices_per_host
 

@@ -21,9 +21,9 @@ from campaign.common.paths import ROOT
 from campaign.plan.campaign.check import Sources
 from campaign.plan.campaign.load import list_config_directories, validate
 from campaign.spec.cell import Scalar
-from campaign.spec.record import IN_ARCHIVE, read_campaigns_as_used
+from campaign.spec.record import ARCHIVE_PATH, read_campaigns_as_used
 from campaign.spec.yaml_file import YamlFile
-from campaign.workloads.command_template import fill_template, names_in_braces, walk_texts
+from campaign.workloads.command_template import fill_template, find_names_in_braces, walk_texts
 from campaign.workloads.protocol import Workload
 
 _SCRIPTS = (".py", ".sh", ".bash", ".pl", ".R", ".jl", ".lua", ".rb", ".js", ".slurm", ".sbatch")
@@ -68,7 +68,7 @@ class MeasuredWorkloads:
             results: directory of the campaign's results; None if unknown.
         """
         archive_root = campaign_path.absolute().parent.parent
-        self._extracted = archive_root if (archive_root / IN_ARCHIVE).is_file() else None
+        self._extracted = archive_root if (archive_root / ARCHIVE_PATH).is_file() else None
         self._directories = list(dict.fromkeys(filter(None, (results and results.absolute(), self._extracted))))
 
     @cached_property
@@ -88,7 +88,7 @@ class MeasuredWorkloads:
         for document in (
             stored_document
             for directory in self._directories
-            for stored_document in read_campaigns_as_used(directory, every=True)
+            for stored_document in read_campaigns_as_used(directory, include_all=True)
         ):
             stored = workload_from_campaign_document(document, workload.name)
             if type(stored) is type(workload) and stored.run_identity_document() == run_identity:
@@ -202,7 +202,7 @@ def find_workload_directories(workloads: Mapping[str, Workload], sources: Source
         name: str(sources.workload(name).path.resolve().parent)
         for name, workload in workloads.items()
         if any(
-            "workload_dir" in names_in_braces(text)
+            "workload_dir" in find_names_in_braces(text)
             for _, text in walk_texts(workload.model_dump(exclude_defaults=True))
         )
     }
@@ -336,7 +336,7 @@ def _fill_words(
     words: Iterable[tuple[int, str]], workload: Workload, axes: Mapping[str, Sequence[Scalar]]
 ) -> Iterator[tuple[int, str]]:
     for place, word in words:
-        names = names_in_braces(word)
+        names = find_names_in_braces(word)
         if not names <= set(workload.options):
             continue  # the name has a placeholder that differs between runs
         varied_options = [(name, axes[name]) for name in sorted(names) if name in axes]
@@ -346,7 +346,7 @@ def _fill_words(
 
 
 def _fill_or_empty(word: str, options: Mapping[str, Scalar], workload: Workload) -> str:
-    return fill_template(word, options, workload.name) if names_in_braces(word) <= set(options) else ""
+    return fill_template(word, options, workload.name) if find_names_in_braces(word) <= set(options) else ""
 
 
 def _find_program(

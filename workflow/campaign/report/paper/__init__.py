@@ -1,1 +1,1 @@
-"""A campaign as pieces of a paper in LaTeX: figures and tables of numbers."""
+"""Parts of a paper in LaTeX from a campaign: figures and tables of numbers."""

@@ -1,4 +1,4 @@
-"""The report's figures as files: for a page, or for a paper of two columns, with their captions in LaTeX."""
+"""Figures of the report as files, for a page or for a paper with two columns, with captions in LaTeX."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from campaign.common.errors import ConfigError, convert_os_error
 from campaign.common.paths import REPORTS
 from campaign.report.figure import Drawing, Figure, build_figure_data, load_all_figures
 from campaign.report.paper.latex import escape_latex, format_note, format_table, split_caption
-from campaign.report.plot import COLUMN_WIDTH_IN, PAGE, paper_medium, use_medium
+from campaign.report.plot import COLUMN_WIDTH_IN, PAGE, build_paper_medium, use_medium
 from campaign.report.svg import DECLARATION
 
 
 @dataclass(frozen=True)
 class DrawnFigures:
-    """files; left_out: by title, why a figure has nothing to show."""
+    """Files of drawn figures, and the reason of each figure without data, by title."""
 
     files: list[Path]
     left_out: Mapping[str, str]
@@ -31,7 +31,7 @@ def draw_figure_files(
 
     Raises ConfigError if a selected figure does not exist or a file cannot be written.
     """
-    chosen = _select_figures(selection)
+    selected_figures = _select_figures(selection)
     files: list[Path] = []
     left_out: dict[str, str] = {}
     captions: list[str] = []
@@ -39,9 +39,9 @@ def draw_figure_files(
     data = build_figure_data(tables)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for figure in chosen:
+        for figure in selected_figures:
             medium = (
-                paper_medium(REPORTS / "paper.mplstyle", out / figure.name, formats, figure.title)
+                build_paper_medium(REPORTS / "paper.mplstyle", out / figure.name, formats, figure.title)
                 if for_paper
                 else PAGE
             )
@@ -67,12 +67,12 @@ def _select_figures(selection: Sequence[str] | None) -> list[Figure]:
     names = [name.strip() for name in selection or ()]
     for name in names:
         if not any(name in (figure.name, figure.anchor) for figure in figures_by_name.values()):
-            raise ConfigError(f"--only {name}: there is no such figure; there are {', '.join(figures_by_name)}")
+            raise ConfigError(f"--only {name}: this figure does not exist; figures are {', '.join(figures_by_name)}")
     return [figure for figure in figures_by_name.values() if not names or {figure.name, figure.anchor} & set(names)]
 
 
 def _write_files(figure: Figure, drawing: Drawing, out: Path, formats: Sequence[str]) -> list[Path]:
-    """The data, and the picture where it is not saved while drawing."""
+    """Write the data, and the picture unless it was saved while drawing. Return all paths."""
     data = out / f"{figure.name}.csv"
     data.write_text(figure.to_csv(drawing), encoding="utf-8")
     if drawing.svg is None:

@@ -1,4 +1,4 @@
-"""Text and tables as LaTeX prints them. Needs the packages graphicx and booktabs, and no more."""
+"""Text and tables in LaTeX. They need the packages graphicx and booktabs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-# Of a table on one page, of which a row may take several; further rows are in its CSV file.
+# Lines of a table on one page. A row may take several lines; further rows are in its CSV file.
 MAX_TABLE_LINES = 55
 MAX_CAPTION_WORDS = 40
-# Characters: of columns that are not broken into lines, the first length with which these fit; of a heading's line at least; and of
-# a page's width, in the narrowest usual class, `article`. A table that is wider is scaled down.
+# In characters: possible maximum lengths of columns that are not broken into lines, of which the first that fits is used; minimum
+# width of a heading; and width of a page in `article`, the narrowest common class. Wider tables are scaled down.
 _UNBROKEN_LENGTHS, _MIN_COLUMN_CHARACTERS, _PAGE_WIDTH_CHARACTERS = (24, 16), 8, 100
 _MAX_UNBROKEN_SHARE, _MIN_BROKEN_SHARE = (
     0.8,
     0.4,
-)  # shares of the width: of columns that are not broken at most, of those that are at least
+)  # maximum share of the width for unbroken columns, and minimum share for broken ones
 
-# Brackets and stars are arguments after the end of a row.
+# After the end of a row, LaTeX would read brackets and stars as arguments.
 _LATEX_BY_CHARACTER = {c: f"\\{c}" for c in "#$%&_{}"} | {c: f"{{{c}}}" for c in "[]*"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "−": "$-$", "×": r"$\times$", "±": r"$\pm$", "≤": r"$\leq$", "≥": r"$\geq$", "→": r"$\rightarrow$",
@@ -97,7 +97,7 @@ def format_table(
     columns = _lay_out_columns(headings, rows_of_page)
     rows_of_page = rows_of_page[: _count_fitting_rows(columns, rows_of_page)]
     left_out = max(total, len(rows)) - len(rows_of_page)
-    rows_note = f"{left_out:,} further row{'' if left_out == 1 else 's'} in {file}." if left_out else ""
+    rows_note = f"{left_out:,} further {'row is' if left_out == 1 else 'rows are'} in {file}." if left_out else ""
     heading = _join_cells(column.format_heading() for column in columns)
     body = [
         _join_cells(column.format_cell(text) for column, text in zip(columns, row, strict=True)) for row in rows_of_page
@@ -156,7 +156,7 @@ def _lay_out_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 def _share_width(widths: Sequence[int]) -> list[float | None]:
     """Return the share of the width of each column that is broken into lines, and None for the others."""
     longest, unbroken = _choose_longest_unbroken(widths)
-    # By the square root: a short column beside a long one must not become a word wide.
+    # The square root keeps a short column next to a long one from shrinking to the width of a word.
     weights = [math.sqrt(width) if width > longest else 0.0 for width in widths]
     broken_share = max(_MIN_BROKEN_SHARE, 1 - unbroken)
     return [broken_share * weight / sum(weights) if weight else None for weight in weights]

@@ -1,4 +1,4 @@
-"""The numbers of a campaign as tables in LaTeX: comparisons and cells with their 95 % intervals, and all rows as CSV."""
+"""Numbers of a campaign as tables in LaTeX, which are comparisons and cells with 95 % intervals, and all rows as CSV."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def write_numbers(tables: Tables, out: Path) -> list[Path]:
 
 
 def compare_cells(tables: Tables) -> pd.DataFrame:
-    """Return the comparisons that the figures state, one row per pair of cells.
+    """Return the comparisons of the figures, one row per pair of cells.
 
-    A pair that several figures compare is in the first of them. `figure` is the title, and `comparison` says which cells they are.
-    The other columns are those of `campaign.analysis.statistics.comparable_cells`.
+    A pair that several figures compare is listed with the first of them. `figure` is the title of the figure, and `comparison`
+    describes the cells. The other columns are those of `campaign.analysis.statistics.comparable_cells`.
     """
     cells, design, metric = tables.cells, tables.design, read_primary_metric(tables.context)
     figures = {
@@ -71,7 +71,10 @@ def compare_cells(tables: Tables) -> pd.DataFrame:
 
 
 def _describe_pairs(cells: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
-    """Describe pairs by what differs and what is shared: '2x2-local against 1x4-local (bert, batch 8)'."""
+    """Describe pairs of cells by their differences, with shared properties in parentheses.
+
+    An example is '2x2-local against 1x4-local (bert, batch 8)'.
+    """
     names = [name for name in list_naming_columns(cells) if cells[name].nunique(dropna=False) > 1]
     by_id = cells.set_index("cell_id")
     words = []
@@ -92,8 +95,9 @@ def format_numbers(tables: Tables, comparison_rows: pd.DataFrame) -> str:
     parts = []
     if len(comparison_rows):
         title = (
-            f"Ratios of {metric.performance}, with 95 % intervals; above 1 is better. p-values are adjusted by Holm over the "
-            f"comparisons of a figure. {_describe_scaling(metric)}. {conditions}"
+            f"Ratios of {metric.performance_name} with 95 % intervals; above 1 is "
+            "better. p-values are adjusted over the comparisons of "
+            f"each figure (Holm). {_describe_scaling(metric)}. {conditions}"
         )
         compared_headings = ("Comparison", "Figure", "Ratio", "p (Holm)", "Compositions", "Interval")
         compared_rows = [_format_comparison_row(row) for row in comparison_rows.to_dict("records")]
@@ -105,15 +109,15 @@ def format_numbers(tables: Tables, comparison_rows: pd.DataFrame) -> str:
         headings = ("Cell", "Mean", "Runs", "Compositions", "Failures")
         rows = [_format_cell_row(row, names, compositions) for row in tables.cells.to_dict("records")]
         parts.append(format_table("cells", title, headings, rows, "cells.csv"))
-    return "\n".join(parts) or "% no cell is planned\n"
+    return "\n".join(parts) or "% The campaign has no planned cells.\n"
 
 
 def _describe_scaling(metric: Metric) -> str:
-    """Describe what p-values are of, and what the ratios of scaling are of."""
-    if not metric.scales:
-        return f"p-values are of equal {metric.performance}"
-    total = f"A ratio of scaling is of {metric.total_performance}. " if metric.is_per_device else ""
-    return f"{total}A p-value of scaling is of the ideal speed-up, all others are of equal {metric.performance}"
+    """Describe the null hypotheses of p-values, and the meaning of ratios in the figure on scaling."""
+    if not metric.has_efficiency:
+        return f"The null hypothesis is equal {metric.performance_name}"
+    total = f"In scaling, ratios are those of {metric.total_performance_name}. " if metric.is_per_device else ""
+    return f"{total}The null hypothesis is the ideal speed-up in scaling, and equal {metric.performance_name} elsewhere"
 
 
 def _format_comparison_row(row: Mapping[Any, Any]) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Sections of the report page, in words for the template."""
+"""Sections of the report page, as texts for the template."""

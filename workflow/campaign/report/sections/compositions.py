@@ -1,4 +1,4 @@
-"""The report's section on compositions: what leases asked for and obtained, and how long they were idle between runs. Pure."""
+"""Section of the report on compositions: requested and obtained hardware of leases, and their idle time between runs. Pure."""
 
 from __future__ import annotations
 
@@ -52,17 +52,16 @@ def describe_idle_time(runs: pd.DataFrame) -> str:
     longest = leases.sort_values(["idle_longest_s", "lease_id"], ascending=[False, True], kind="stable").iloc[0]
     (total,) = summarize_idle_times(runs.assign(campaign=""), "campaign").to_dict("records")
     return (
-        f"Between runs, leases were idle for {wording.format_seconds(total['idle_s'])} in all, "
-        f"{wording.format_percent(total['idle_pct'])} of the "
-        f"{wording.format_seconds(total['span_s'])} from first start to last end; the longest was "
+        f"Leases were idle between runs for {wording.format_percent(total['idle_pct'])} of their time "
+        f"({wording.format_seconds(total['idle_s'])} of {wording.format_seconds(total['span_s'])}). The longest break was "
         f"{wording.format_seconds(total['idle_longest_s'])}, on lease {longest['lease_id']}."
     )
 
 
 def _describe_requested(request: Mapping[str, Any]) -> str:
-    """Describe the requested configuration in words, or as a plain document if it is invalid."""
+    """Describe the requested configuration, or format it as a plain document if it is invalid."""
     try:
-        return Configuration(**drop_layout(request)).words()
+        return Configuration(**drop_layout(request)).describe()
     except (TypeError, ConfigError):
         return _format_document(request)
 

@@ -1,4 +1,4 @@
-"""Every planned cell and what became of it, as the page says it: the coverage table and the failed runs with their logs."""
+"""Section of the report on coverage: the outcome of each planned cell, and the failed runs with their logs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from campaign.analysis.tables.cells import CELL_STATES, count_texts
 from campaign.common import wording
 from campaign.spec.metric import THROUGHPUT, Metric
 
-# Up to so many planned cells the page has a row for each of note; beyond, one for each configuration and workload.
+# With more planned cells, the table has a row per configuration and workload instead of per cell.
 MAX_CELLS_ON_PAGE = 200
-# Failed runs have a row each, with the path of their log.
+# Each failed run has a row with the path of its log.
 MAX_FAILED_ON_PAGE = 500
 
 
@@ -41,7 +41,7 @@ def build_coverage_table(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> di
         for row in listed_cells.to_dict("records")
     ]
     mean = f"Mean ({metric.unit})" if metric.unit else "Mean"
-    return {"unit": "cell", "headings": ("Cell", "State", "Runs", mean, "Why, and flags"), "rows": rows}
+    return {"unit": "cell", "headings": ("Cell", "State", "Runs", mean, "Reasons and flags"), "rows": rows}
 
 
 def list_failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def list_failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
 
 def _build_grouped_table(cells: pd.DataFrame) -> dict[str, Any]:
     state_names = list_states(cells)
-    headings = ("Configuration and workload", "State", "Cells", *map(str.capitalize, state_names), "Why, and flags")
+    headings = ("Configuration and workload", "State", "Cells", *map(str.capitalize, state_names), "Reasons and flags")
     rows = []
     for (configuration, workload), group in cells.groupby(["configuration", "workload"], sort=False):
         counts = group["state"].value_counts()
@@ -95,7 +95,7 @@ def _build_grouped_table(cells: pd.DataFrame) -> dict[str, Any]:
 
 
 def list_states(cells: pd.DataFrame) -> list[str]:
-    """Return the states to count: `implied` only where there are such cells."""
+    """Return the states to count, with `implied` only if there are such cells."""
     present_states = set(cells["state"])
     return [name for name in CELL_STATES if name != "implied" or name in present_states]
 
@@ -133,4 +133,4 @@ def _select_specific_flags(cells: pd.DataFrame) -> list[str]:
 def _describe_outliers(row: Mapping[Any, Any]) -> str:
     """Describe which runs of a cell are outliers."""
     word = "outlier" if row["n_outliers"] == 1 else "outliers"
-    return f"{word}, counted: repetition {wording.use_minus_signs(row['outliers'])}" if row["n_outliers"] else ""
+    return f"{word} (kept): repetition {wording.use_minus_signs(row['outliers'])}" if row["n_outliers"] else ""

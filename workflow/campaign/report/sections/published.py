@@ -7,21 +7,23 @@ from typing import Any
 
 from campaign.analysis.published import NOT_MEASURED
 from campaign.common import wording
-from campaign.report.context_schema import PublishedClaim, PublishedDocument, PublishedSaid
+from campaign.report.context_schema import PublishedClaim, PublishedDocument, PublishedResults
 
 OTHER_CONDITIONS = "other conditions"
 OTHER_PROGRAM = "with another program"
 
 
-def list_figure_claims(published_section: PublishedSaid, anchor: str) -> list[dict[str, Any]]:
+def list_figure_claims(published_section: PublishedResults, anchor: str) -> list[dict[str, Any]]:
     """Return the measured claims about the quantity that a figure shows, with the published value and the verdict."""
     return [_build_claim_fields(claim) for claim in published_section.claims if claim.figure == anchor and claim.here]
 
 
-def build_published_section(document: PublishedSaid, shown_anchors: Collection[str]) -> dict[str, Any]:
-    """Build the section of published claims, with documents, measured claims and the others with their reasons.
+def build_published_section(document: PublishedResults, shown_anchors: Collection[str]) -> dict[str, Any]:
+    """Build the section of published claims, with documents, measured claims, and reasons of claims that were not measured.
 
-    shown_anchors: anchors of the figures on the page, which rows link to.
+    Args:
+        document: published results and their comparison with the measurements.
+        shown_anchors: anchors of the figures on the page, which rows link to.
     """
     measured_claims = [claim for claim in document.claims if claim.verdict != NOT_MEASURED]
     unmeasured_claims = [claim for claim in document.claims if claim.verdict == NOT_MEASURED]
@@ -78,11 +80,11 @@ def _describe_mismatches(claim: PublishedClaim) -> str:
     """Describe the conditions that differ from the document, and the verdict under them; '' for none."""
     if not claim.other or claim.other_program:
         return "; ".join(claim.other)
-    words = {"agrees": "it agrees", "differs": "it differs", "undecided": "nothing is decided"}
+    words = {"agrees": "the result agrees", "differs": "the result differs", "undecided": "the result is undecided"}
     return f"{'; '.join(claim.other)}; {words[claim.verdict]}"
 
 
-def _count_verdicts(document: PublishedSaid) -> str:
+def _count_verdicts(document: PublishedResults) -> str:
     """Count the claims by verdict in one sentence."""
     verdicts = [format_verdict(claim) for claim in document.claims]
     words = {

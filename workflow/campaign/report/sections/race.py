@@ -1,4 +1,4 @@
-"""The race for the best configuration in words, for the page and the terminal."""
+"""Description of the race for the best configuration, for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from campaign.common.wording import format_rate, format_with_interval, pluralize
 from campaign.spec.race import RaceCandidate, RaceDocument, WorkloadRace
 
-HEADINGS = ("Configuration", "Compositions", "Why it is not measured further")
+HEADINGS = ("Configuration", "Compositions", "Reason for exclusion")
 
 
 def describe_race(race: RaceDocument) -> dict[str, Any]:
-    """Return the race as the page shows it: a line, a sentence per workload, and a row per configuration that was dropped."""
+    """Build the texts of the race for the page: a line, a sentence per workload, and a row per excluded configuration."""
     return {
         "line": describe_progress(race),
         "sentences": [_describe_workload(item, race) for item in race.workloads],
@@ -28,10 +28,9 @@ def describe_race(race: RaceDocument) -> dict[str, Any]:
 
 
 def format_race_lines(race: RaceDocument) -> list[str]:
-    """Return the race as lines of a terminal."""
+    """Format the race as lines for a terminal."""
     dropped_lines = (
-        f"{item.configuration}: not measured further after "
-        f"{_format_composition_count(race, item.configuration)} compositions, since it "
+        f"{item.configuration} was excluded after {_format_composition_count(race, item.configuration)} compositions, because it "
         f"{_describe_exclusion(race)}: {item.reason}."
         for item in race.dropped
     )
@@ -42,26 +41,25 @@ def format_race_lines(race: RaceDocument) -> list[str]:
 
 
 def describe_progress(race: RaceDocument) -> str:
-    """Return how far the race is, and how many compositions it has measured."""
+    """Describe the progress of the race, with the number of measured compositions."""
     measured_count, planned_count = sum(race.compositions.values()), race.compositions_planned
     count = f"{measured_count} of {pluralize(planned_count, 'composition')} ({100 * measured_count / planned_count:.0f}\u202f%)"
     goal = f"The best configuration within {race.within_pct:g}\u202f%"
     if not race.ended:
-        return (
-            f"{goal}: block {max(race.compositions.values())} of {race.blocks} is next; with it, {count} are measured."
-        )
-    if race.decided:
-        return f"{goal} is known, after {count}."
+        block = f"{max(race.compositions.values())} of {race.blocks}"
+        return f"{goal} is not known yet. After the next block ({block}), {count} are measured."
+    if race.is_decided:
+        return f"{goal} is known after {count}."
     undecided_count = sum(not workload.best for workload in race.workloads)
-    return f"{goal} is not known for {undecided_count} of {pluralize(len(race.workloads), 'workload')}, after {count}."
+    return f"{goal} is unknown for {undecided_count} of {pluralize(len(race.workloads), 'workload')} after {count}."
 
 
 def _describe_workload(race: WorkloadRace, document: RaceDocument) -> str:
-    """Return the answer for a workload, or the candidates that are left."""
+    """Describe the answer for a workload, or its remaining candidates."""
     if not race.candidates:
         return f"{race.about}: every configuration failed."
     if not (race.best or document.ended):
-        return f"{race.about}: not decided; {pluralize(len(race.candidates), 'candidate')}."
+        return f"{race.about}: not decided yet, with {pluralize(len(race.candidates), 'candidate')}."
     candidates_by_name = {
         candidate.configuration: _describe_candidate(candidate, document) for candidate in race.candidates
     }
@@ -69,23 +67,21 @@ def _describe_workload(race: WorkloadRace, document: RaceDocument) -> str:
     other_candidates = "; ".join(candidates_by_name.values())
     within_text = f"within {document.within_pct:g}\u202f% of the best"
     if not best:
-        return f"{race.about}: not decided. Candidates: {other_candidates}. {race.note}".rstrip()
+        return f"{race.about}: not decided. The candidates are {other_candidates}. {race.note}".rstrip()
     if not candidates_by_name:
-        return f"{race.about}: {best}, is the best. No other configuration is {within_text}."
-    return f"{race.about}: {best}, is {within_text}. Others that may be {within_text}: {other_candidates}."
+        return f"{race.about}: the best configuration is {best}. No other one is {within_text}."
+    return f"{race.about}: {within_text} is {best}. These may be {within_text} as well: {other_candidates}."
 
 
 def _describe_candidate(candidate: RaceCandidate, document: RaceDocument) -> str:
-    """Return a configuration with its best batch, its mean and its interval."""
+    """Describe a configuration with its mean and interval, its best batch, and its number of compositions."""
     if candidate.value is None:
         return f"{candidate.configuration} (no valid run)"
     low, high = (float("nan") if bound is None else bound for bound in (candidate.low, candidate.high))
     value = format_with_interval(candidate.value, low, high, format_rate)
     composition_count = _format_composition_count(document, candidate.configuration)
-    return (
-        f"{candidate.configuration} (batch {candidate.batch}, "
-        f"{composition_count} compositions), {value} {document.unit}"
-    ).rstrip()
+    value = f"{value} {document.unit}".rstrip()
+    return f"{candidate.configuration} with {value} (batch {candidate.batch}, {composition_count} compositions)"
 
 
 def _format_composition_count(race: RaceDocument, configuration: str) -> str:

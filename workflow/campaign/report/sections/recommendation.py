@@ -1,4 +1,4 @@
-"""The section 'What to build' in words for the template, from a recommendation document. Pure."""
+"""Texts of the section 'What to build', from a recommendation document. Pure."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from campaign.common.errors import RecordError, format_first_error
 from campaign.common.files import load_json
 from campaign.report.intervals_column import Interval, build_intervals_column
 
-# Of the first objective, and of each other one; a campaign of many workloads and precisions has more in its recommendation.json.
+# Further answers, in campaigns with many workloads and precisions, are only in recommendation.json.
 MAX_ANSWERS_FIRST_OBJECTIVE = 4
 MAX_ANSWERS_OTHER_OBJECTIVES = 1
 RECOMMENDATION_FILE = "recommendation.json"
 
-# Of each answer of the first objective, beside the one to build.
+# Maximum number of alternatives to each answer of the first objective.
 _MAX_ALTERNATIVES = 2
-_INTERVAL_HEADING = "Against the first, %"
-_HEADINGS = ("For", "Build", _INTERVAL_HEADING, "Gives (95\u202f% interval)", "Known by")
+_INTERVAL_HEADING = "Difference from the first (%)"
+_HEADINGS = ("For", "Build", _INTERVAL_HEADING, "Result (95\u202f% interval)", "Evidence")
 
 
 def read_recommendation(directory: Path) -> RecommendationDocument | None:
-    """Return the document in a directory; None if there is none, or an earlier version wrote it.
+    """Read the document in a directory. Return None if there is none, or if an earlier version wrote it.
 
     Raises RecordError if it is unreadable.
     """
@@ -48,11 +48,11 @@ def read_recommendation(directory: Path) -> RecommendationDocument | None:
     except ValidationError as error:
         raise RecordError(f"{path}: {format_first_error(error)}; delete it and run again") from error
     except (OSError, ValueError, AttributeError) as error:
-        raise RecordError(f"{path}: cannot be read ({error}); delete it and run again") from error
+        raise RecordError(f"{path} cannot be read ({error}); delete it and run again") from error
 
 
 def build_recommendation_section(document: RecommendationDocument) -> dict[str, Any]:
-    """Return what the template lays out."""
+    """Build the context of the template."""
     by_objective: dict[str, list[RecommendationAnswer]] = {}
     for answer in document.answers:
         by_objective.setdefault(answer.objective, []).append(answer)
@@ -85,7 +85,11 @@ def build_recommendation_section(document: RecommendationDocument) -> dict[str, 
         "headings": [heading for heading in _HEADINGS if has_alternatives or heading != _INTERVAL_HEADING],
         "objectives": objectives,
         "drawn": build_intervals_column(
-            [_relative_interval(item, answer) for answer in shown_answers for item in choices_by_answer[id(answer)]]
+            [
+                _compute_relative_interval(item, answer)
+                for answer in shown_answers
+                for item in choices_by_answer[id(answer)]
+            ]
         )
         if has_alternatives
         else None,
@@ -95,7 +99,7 @@ def build_recommendation_section(document: RecommendationDocument) -> dict[str, 
 
 
 def _list_choices(answer: RecommendationAnswer, with_alternatives: bool) -> list[RecommendedChoice | None]:
-    """Return the choices that get a row, which are the best one and, if requested, its alternatives; None for no answer."""
+    """Return the choices that get a row: the best one (None for no answer) and, if requested, its alternatives."""
     return [answer.choice, *(answer.alternatives[:_MAX_ALTERNATIVES] if answer.choice and with_alternatives else ())]
 
 
@@ -109,21 +113,21 @@ def _format_rows(
     for choice in filter(None, choices):
         first = choice is answer.choice
         build = f"{'' if first else 'or '}{choice.configuration}, {choice.batches}"
-        gives = choice.value_text if first else choice.short_text.removeprefix(f"{choice.configuration} ")
+        result_text = choice.value_text if first else choice.short_text.removeprefix(f"{choice.configuration} ")
         evidence_text = ("tied within 5\u202f%, " if choice in answer.tied else "") + _describe_evidence(choice)
-        interval = _relative_interval(choice, answer)
-        against = wording.format_with_interval(
+        interval = _compute_relative_interval(choice, answer)
+        interval_text = wording.format_with_interval(
             interval.value, interval.low, interval.high, wording.format_percent, no_interval_text="no interval"
         )
-        rows.append((build, gives, evidence_text, against))
+        rows.append((build, result_text, evidence_text, interval_text))
     unlisted_count = answer.tied_total + answer.not_told_apart_total - len(rows) + 1
     unknown = "" if answer.comparable else f"; ties {UNKNOWN_TIES}"
-    build, gives, evidence_text, against = rows[-1]
+    build, result_text, evidence_text, interval_text = rows[-1]
     last = f"{evidence_text}{f'; {unlisted_count} more may be as good' if unlisted_count > 0 else ''}{unknown}"
-    return [*rows[:-1], (build, gives, last, against)]
+    return [*rows[:-1], (build, result_text, last, interval_text)]
 
 
-def _relative_interval(choice: RecommendedChoice | None, answer: RecommendationAnswer) -> Interval:
+def _compute_relative_interval(choice: RecommendedChoice | None, answer: RecommendationAnswer) -> Interval:
     """Return the interval of a choice in percent of the best one."""
     if choice is None or answer.choice is None or not answer.choice.value:
         return Interval(math.nan, math.nan, math.nan)
@@ -140,7 +144,7 @@ def _summarize_answer(answer: RecommendationAnswer) -> str:
     tied_count = answer.tied_total + answer.not_told_apart_total
     ties_note = f"; {wording.pluralize(tied_count, 'other')} may be as good" if tied_count else ""
     return (
-        f"for {answer.about}, {choice.full_name}: {choice.value_text}, {_describe_evidence(choice)}"
+        f"for {answer.about}, {choice.full_name} with {choice.value_text} ({_describe_evidence(choice)})"
         f"{ties_note if answer.comparable else f'; ties {UNKNOWN_TIES}'}."
     )
 

@@ -1,5 +1,5 @@
-"""A site of files over the results of many campaigns: reports, comparisons, and each cell over campaigns.
+"""Static web site of the results of many campaigns: reports, comparisons, and the history of each cell.
 
-`campaigns`: results directories and archives, each made a directory of the site. `history`: cells that several campaigns
-measured; pure. `pages`: what the templates lay out. `write`: all of it, but only what changed.
+`campaigns` makes a directory of the site from each results directory or archive. `history` collects cells that several campaigns
+measured (pure). `pages` builds the contexts of the templates. `write` writes all files that changed.
 """

@@ -1,6 +1,7 @@
-"""The campaigns of a site: each a directory with its report, figures and tables, which is all that the site's other pages read.
+"""Campaigns of a site. Each has a directory with its report, figures and tables; the other pages of the site read only these.
 
-A campaign is the same where name, system and the start of its first run are, whether it comes as results or as an archive.
+Two sources hold the same campaign if its name, its system and the start of its first run are equal, whether they are results
+directories or archives.
 """
 
 from __future__ import annotations
@@ -38,14 +39,28 @@ _TABLES = (
     "reference.parquet",
 )
 _HEADER = b'<header>\n<p class="kicker">'
-_MAX_TIME_S = 253_402_300_800.0  # the year 10000, which no calendar here writes
+_MAX_TIME_S = 253_402_300_800.0  # the year 10000, which datetime does not support
 _PICTURES = (".svg", ".csv", ".pdf")
 
 
 @dataclass(frozen=True)
 class ListedCampaign:
-    """A campaign of the site. directory: its name in the site; digests: of all sources that held it; started, ended: Unix seconds;
-    headline: its first finding; figures: title by file name."""
+    """Campaign of the site.
+
+    Args:
+        directory: name of its directory in the site.
+        digests: digests of all its sources.
+        name: name of the campaign.
+        title: title of the campaign.
+        system: names of its systems.
+        workloads: names of its workloads.
+        started: start of the first run, in Unix seconds.
+        ended: end of the last run, in Unix seconds.
+        runs: number of runs.
+        cells: number of cells.
+        headline: its first finding.
+        figures: title of each figure, by file name.
+    """
 
     directory: str
     digests: tuple[str, ...]
@@ -67,7 +82,7 @@ _ENTRY = TypeAdapter(ListedCampaign)
 def find_sources(paths: Iterable[Path]) -> Iterator[Path]:
     """Yield the results directories and archives among paths, or in directories among them.
 
-    Raises ConfigError if a path holds none.
+    Raises ConfigError if a path has none.
     """
     for path in paths:
         matches = [path] if _is_source(path) else []
@@ -77,7 +92,7 @@ def find_sources(paths: Iterable[Path]) -> Iterator[Path]:
             ]
         if not matches:
             raise ConfigError(
-                f"{path}: holds no results; give the results directory of a campaign, an archive (.zip), or a directory of these"
+                f"{path} has no results; give the results directory of a campaign, an archive (.zip), or a directory of these"
             )
         yield from matches
 
@@ -91,9 +106,9 @@ def _is_source(path: Path) -> bool:
 def hash_source(source: Path) -> str:
     """Return the hash of the content that a campaign of the site is made from.
 
-    This is the archive itself, or the tables, the report and the figures of a results directory. Results without tables are hashed
-    by the content of every file that an archive of them holds. Names of records are no identity: each repetition of a plan writes
-    the same names.
+    The content is the archive itself, or the tables, the report and the figures of a results directory. For results without tables,
+    it is that of every file in an archive of them. Names of records do not identify a campaign, because each repetition of a plan
+    writes the same names.
     """
     digest = hashlib.sha256()
     results = Results.from_directory(source)
@@ -126,7 +141,8 @@ def read_entries(site: Path) -> list[ListedCampaign]:
 def add_campaign(source: Path, digest: str, site: Path, existing: Iterable[ListedCampaign]) -> ListedCampaign:
     """Add a campaign to the site as a directory, completely or not at all.
 
-    It replaces the same campaign unless that has more runs. Raises CampaignError if it is unreadable or has no run.
+    It replaces an earlier version of the same campaign, unless that has more runs. Raises CampaignError if the source is unreadable
+    or has no run.
     """
     with _prepare_results(source) as (results, figures), TemporaryDirectory(prefix=".adding-", dir=site) as scratch:
         tables = read_tables(results.tables)
@@ -169,7 +185,7 @@ def _write_entry(entry: ListedCampaign, directory: Path) -> None:
 
 @contextmanager
 def _prepare_results(source: Path) -> Iterator[tuple[Results, Path]]:
-    """Yield results with tables and report, and the directory of their figures; an archive's are always made anew."""
+    """Yield results with tables and report, and the directory of their figures. For an archive, they are always made anew."""
     source_results = Results.from_directory(source)
     if source.is_dir() and (source_results.tables / "runs.parquet").is_file():
         if source_results.report_file.is_file() and source_results.figures.is_dir():
@@ -198,7 +214,7 @@ def _prepare_results(source: Path) -> Iterator[tuple[Results, Path]]:
 
 
 def _read_drawings(figures: Path) -> dict[str, dict[str, Any]]:
-    """Figures that show something, by file name, in the order of the page, those that answer first."""
+    """Read the figures that have data, by file name, in the order of the page, beginning with the part on answers."""
     drawings = {}
     for path in sorted(figures.glob("*.json")):
         with reject_damaged_document(path, "delete the figures and run again"):
@@ -212,10 +228,10 @@ def _read_drawings(figures: Path) -> dict[str, dict[str, Any]]:
 def _build_entry(tables: Tables, digest: str, drawings: Mapping[str, Mapping[str, Any]]) -> ListedCampaign:
     campaign_document, runs = tables.context["campaign"], tables.runs
     if runs.empty:
-        raise RecordError("no run has a record yet")
+        raise RecordError("The campaign has no records yet")
     started, ended = float(runs["started"].min()), float(runs["ended"].max())
     if not 0 <= started <= ended < _MAX_TIME_S:
-        raise RecordError(f"its runs began at {started:g} and ended at {ended:g}, which are no times in Unix seconds")
+        raise RecordError(f"The times of its runs, {started:g} to {ended:g}, are not valid Unix seconds")
     systems = [str(name) for name in tables.cells["system"].unique() if name]
     findings = [str(finding) for drawing in drawings.values() for finding in drawing["findings"]]
     return ListedCampaign(

@@ -1,6 +1,7 @@
-"""Cells that several campaigns on one system measured, each as a line over campaigns. Pure.
+"""Histories of cells that several campaigns on one system measured. Pure.
 
-A cell is the same where shape of the configuration, workload, program, batch, precision, options and metric are, whatever its name.
+Cells of two campaigns are the same if the shape of the configuration, workload, program, batch, precision, options and metric are
+equal. Names do not matter.
 """
 
 from __future__ import annotations
@@ -31,12 +32,21 @@ KEY_COLUMNS = (
     "options",
     "nth",
 )
-"""What makes a cell the same in several campaigns; nth: of several equal cells of one campaign."""
+"""Columns that identify a cell in several campaigns. `nth` numbers equal cells of one campaign."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A campaign in a history. started: Unix seconds. mean, low, high: of the cell with its 95 % interval, nan if it has none."""
+    """Result of a cell in one campaign.
+
+    Args:
+        campaign: directory of the campaign in the site.
+        started: start of the campaign in Unix seconds.
+        mean: mean of the cell.
+        low: lower end of its 95 % interval, nan without an interval.
+        high: upper end of its 95 % interval, nan without an interval.
+        runs: number of valid runs.
+    """
 
     campaign: str
     started: float
@@ -52,7 +62,7 @@ class Point:
 
 @dataclass(frozen=True)
 class History:
-    """A cell over campaigns, the oldest first."""
+    """Results of a cell over campaigns, the oldest first."""
 
     key: Mapping[str, Any]
     configuration: str
@@ -61,7 +71,7 @@ class History:
 
     @property
     def name(self) -> str:
-        """The cell in words, without its configuration."""
+        """Description of the cell without its configuration."""
         options = [self.key["options"]] if self.key["options"] else []
         axes = wording.format_axes(self.key, ("workload", "batch", "precision"))
         return ", ".join([axes, *options]) + (f" ({self.key['nth'] + 1})" if self.key["nth"] else "")
@@ -73,7 +83,7 @@ def format_date(seconds: float) -> str:
 
 
 def select_measured_cells(cells: pd.DataFrame, context: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the measured cells of one campaign: KEY, configuration, mean, ci_low, ci_high and n_ok.
+    """Return the measured cells of one campaign: `KEY_COLUMNS`, configuration, mean, ci_low, ci_high and n_ok.
 
     Args:
         cells: cells table of the campaign.
@@ -93,7 +103,7 @@ def select_measured_cells(cells: pd.DataFrame, context: Mapping[str, Any]) -> pd
         unit=metric.unit,
         better=metric.better,
         program=[programs.get(name, "") for name in cells_with_mean["workload"]],
-        # Of whole rows: without a column, pandas before version 3 has no rows.
+        # Whole rows are converted, because pandas before version 3 returns no rows if there is no column.
         options=[_describe_options({name: row[name] for name in names}) for row in cells_with_mean.to_dict("records")],
     )
     return rows.assign(nth=rows.groupby([name for name in KEY_COLUMNS if name != "nth"], sort=False).cumcount())
@@ -106,12 +116,13 @@ def _describe_options(row: Mapping[Any, Any]) -> str:
     )
 
 
-def build_histories(measured: Sequence[tuple[str, float, pd.DataFrame]]) -> list[History]:
+def build_histories(measured_campaigns: Sequence[tuple[str, float, pd.DataFrame]]) -> list[History]:
     """Build the history of each cell that at least two campaigns measured.
 
-    measured: name, start and `select_measured_cells` of each campaign.
+    Args:
+        measured_campaigns: name, start and result of `select_measured_cells` of each campaign.
     """
-    frames = [rows.assign(campaign=name, started=started) for name, started, rows in measured]
+    frames = [rows.assign(campaign=name, started=started) for name, started, rows in measured_campaigns]
     if not frames:
         return []
     rows = pd.concat(frames, ignore_index=True).sort_values("started", kind="stable")
@@ -123,17 +134,19 @@ def build_histories(measured: Sequence[tuple[str, float, pd.DataFrame]]) -> list
     return sorted(history_list, key=lambda history: (str(history.key["system"]), history.configuration, history.name))
 
 
-def estimate_spread_before(measured: Sequence[tuple[str, float, pd.DataFrame]], index: int) -> CampaignSpread:
-    """Return how much the campaigns before one differ in the cells of this one.
+def estimate_spread_before(measured_campaigns: Sequence[tuple[str, float, pd.DataFrame]], index: int) -> CampaignSpread:
+    """Estimate the variation between the campaigns before a given one, in the cells of the given one.
 
     Args:
-        measured: name, start and `select_measured_cells` of each campaign, the oldest first.
-        place: place of the campaign in `measured`.
+        measured_campaigns: name, start and result of `select_measured_cells` of each campaign, the oldest first.
+        index: index of the given campaign in `measured`.
     """
-    rows = pd.concat([rows.assign(campaign=name) for name, _, rows in measured[: index + 1]], ignore_index=True)
+    rows = pd.concat(
+        [rows.assign(campaign=name) for name, _, rows in measured_campaigns[: index + 1]], ignore_index=True
+    )
     rows = rows.assign(cell=rows.groupby(list(KEY_COLUMNS), sort=False).ngroup())
-    cells = rows.loc[rows["campaign"] == measured[index][0], "cell"]
-    earlier = rows[rows["cell"].isin(cells) & (rows["campaign"] != measured[index][0])]
+    cells = rows.loc[rows["campaign"] == measured_campaigns[index][0], "cell"]
+    earlier = rows[rows["cell"].isin(cells) & (rows["campaign"] != measured_campaigns[index][0])]
     return estimate_campaign_spread(earlier[["cell", "campaign", "mean"]])
 
 

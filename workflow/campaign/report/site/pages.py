@@ -1,4 +1,4 @@
-"""What the templates of the site lay out, in words and coordinates; pure."""
+"""Contexts of the templates of the site, with texts and coordinates. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480.0, 208.0, 62.0, 14.0, 22.0, 
 
 @dataclass(frozen=True)
 class Page:
-    """The histories of one configuration on one system. name: of its files in history/."""
+    """Page with the histories of one configuration on one system. `name` is the name of its files in history/."""
 
     name: str
     system: str
@@ -31,7 +31,7 @@ class Page:
 
     @property
     def campaigns(self) -> int:
-        return len({point.campaign for each in self.histories for point in each.points})
+        return len({point.campaign for history in self.histories for point in history.points})
 
 
 def build_history_pages(histories: Sequence[History], to_address: Callable[[str], str]) -> list[Page]:

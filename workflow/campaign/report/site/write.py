@@ -1,4 +1,4 @@
-"""Write the site: what campaigns are new, and of the other pages what differs from what is there."""
+"""Writing of the site: new campaigns, and pages whose content changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ _TEMPLATES = REPORTS / "results_site"
 def write_site(sources: Iterable[Path], site: Path, report: Callable[[str], None]) -> int:
     """Add sources to a site, write its pages, and return the number of campaigns.
 
-    report: callback for messages on sources that were left out. Raises RecordError if the site cannot be written.
+    Raises RecordError if the site cannot be written.
+
+    Args:
+        sources: results directories and archives.
+        site: directory of the site.
+        report: callback for messages on sources that were left out.
     """
     try:
         site.mkdir(parents=True, exist_ok=True)
@@ -88,9 +93,8 @@ def _write_pages(site: Path) -> int:
             pages.build_history_table(history_page).to_csv(index=False, lineterminator="\n"),
         )
     for path in (site / "history").iterdir():
-        if path.stem not in {
-            history_page.name for history_page in history_pages
-        }:  # its campaigns were taken out, or name it otherwise
+        # A file without a page remains if its campaigns were removed, or if they name the configuration differently.
+        if path.stem not in {history_page.name for history_page in history_pages}:
             path.unlink()
     pairs = [
         (predecessors[entry.directory], entry, history.estimate_spread_before(measured_campaigns, place))
@@ -116,11 +120,11 @@ def _read_measured_cells(tables: Path) -> pd.DataFrame:
 
 
 def _find_predecessors(
-    entries: Sequence[ListedCampaign], measured: Sequence[tuple[str, float, pd.DataFrame]]
+    entries: Sequence[ListedCampaign], measured_campaigns: Sequence[tuple[str, float, pd.DataFrame]]
 ) -> dict[str, ListedCampaign]:
-    """Return, for each campaign, the latest earlier one that measured one of its cells."""
+    """Return the predecessor of each campaign, which is the latest earlier one that measured one of its cells."""
     predecessors, last_campaigns = {}, dict[tuple[Any, ...], ListedCampaign]()
-    for entry, (_, _, rows) in zip(entries, measured, strict=True):
+    for entry, (_, _, rows) in zip(entries, measured_campaigns, strict=True):
         cells = set(rows[list(history.KEY_COLUMNS)].itertuples(index=False, name=None))
         earlier = [last_campaigns[cell] for cell in cells if cell in last_campaigns]
         if earlier:
@@ -134,15 +138,17 @@ def _find_predecessors(
 def _write_comparisons(site: Path, pairs: Sequence[tuple[ListedCampaign, ListedCampaign, CampaignSpread]]) -> None:
     """Write the outdated comparisons of campaigns with their predecessors, on all processors."""
     program = compute_source_hash(REPORTS)
-    outdated = []
+    outdated_comparisons = []
     for base, other, spread in pairs:
         origin_comment = f"<!-- {hash_text(f'{base.digests[-1]} {other.digests[-1]} {spread} {program}')} -->\n"
         path = site / other.directory / campaigns.COMPARISON_FILE
         if not path.is_file() or not path.read_bytes().endswith(origin_comment.encode()):
-            outdated.append((site, base, other, spread, origin_comment))
-    if outdated:
-        with ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(outdated)), get_context("fork")) as pool:
-            list(pool.map(_write_comparison, *zip(*outdated, strict=True)))
+            outdated_comparisons.append((site, base, other, spread, origin_comment))
+    if outdated_comparisons:
+        with ProcessPoolExecutor(
+            min(len(os.sched_getaffinity(0)), len(outdated_comparisons)), get_context("fork")
+        ) as pool:
+            list(pool.map(_write_comparison, *zip(*outdated_comparisons, strict=True)))
 
 
 def _write_comparison(

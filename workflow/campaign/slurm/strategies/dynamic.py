@@ -47,7 +47,7 @@ class DynamicStrategy:
         self.own_device_counts = {
             name: sum(entry.count for entry in group.devices if entry.kind == "gpu")
             for group in system.hosts
-            for name in group.names()
+            for name in group.list_names()
         }
 
     def begin(self, hosts: Collection[str], lease_id: str) -> None:
@@ -61,7 +61,7 @@ class DynamicStrategy:
     def announce(self, composition: Composition, lease_id: str) -> None:
         counts_by_host = {}
         for host in composition.hosts:
-            fabric_count = sum(not device.local and device.computes for device in host.devices)
+            fabric_count = sum(not device.local and device.can_compute for device in host.devices)
             counts_by_host[host.name] = DeviceCounts(self._count_own_devices(host.name) + fabric_count, fabric_count)
         self._refuse_drained(self.controller.query_nodes(counts_by_host), lease_id)
         self._register_hosts(counts_by_host, lease_id)

@@ -249,7 +249,7 @@ def run_parsers(parsers: Sequence[Parser], log: Log, ranks: int, *, ended_normal
         ended_normally: True if the exit code shows that the program ended normally.
     """
     collectors = [
-        _ParserState(parser, parser.scale * (ranks if parser.scope == "per_device" else 1)) for parser in parsers
+        _MatchCollector(parser, parser.scale * (ranks if parser.scope == "per_device" else 1)) for parser in parsers
     ]
     line_collectors = [
         (collector, find_literal(collector.parser)) for collector in collectors if collector.parser.regex is not None
@@ -348,15 +348,15 @@ def find_literal(parser: Parser) -> str:
     if "|" in parser.regex or "(?" in parser.regex:
         return ""
     literal_parts = _CHARACTER_CLASS.sub("\0", re.sub(r"\\.", "\0", parser.regex))
-    while (shortened := re.sub(r"\([^()]*\)", "\0", literal_parts)) != literal_parts:
-        literal_parts = shortened
+    while (shorter_parts := re.sub(r"\([^()]*\)", "\0", literal_parts)) != literal_parts:
+        literal_parts = shorter_parts
     # A quantifier applies to the character before it.
     literal_parts = re.sub(r".(?:[*+?]|\{[^}]*\})+", "\0", literal_parts)
     return max(_LITERAL_TEXT.findall(literal_parts), key=len, default="")
 
 
 @dataclass
-class _ParserState:
+class _MatchCollector:
     """Collector of the matches of one parser."""
 
     parser: Parser

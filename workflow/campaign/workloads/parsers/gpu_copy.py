@@ -57,14 +57,14 @@ class GpuCopyReader(LogReader):
             builder.mark_nan("a rate is not a positive number")
             return
         for name, rates in self.rates.items():
-            rows = sorted({source for source, _ in rates}, key=_endpoint_sort_key)
-            columns = sorted({target for _, target in rates}, key=_endpoint_sort_key)
+            rows = sorted({source for source, _ in rates}, key=_make_endpoint_sort_key)
+            columns = sorted({target for _, target in rates}, key=_make_endpoint_sort_key)
             values = tuple(tuple(rates.get((row, column)) for column in columns) for row in rows)
             builder.add_matrix(name, PairMatrix("gb_per_s", tuple(rows), tuple(columns), values))
         builder.flag_missing_end_mark()
 
 
-def _endpoint_sort_key(endpoint: str) -> tuple[int, str]:
+def _make_endpoint_sort_key(endpoint: str) -> tuple[int, str]:
     """Return the key that sorts the host before the devices, and the devices by number."""
     return len(endpoint), endpoint
 

@@ -40,7 +40,7 @@ class _IterationLine:
     iteration: int
     fields: dict[str, float]
 
-    def first_value(self, *names: str) -> float | None:
+    def find_first_value(self, *names: str) -> float | None:
         """Return the value of the first of these fields that the line has, or None."""
         return next((self.fields[name] for name in names if name in self.fields), None)
 
@@ -109,8 +109,8 @@ class MegatronReader(LogReader):
         spacings = self.count_iterations(counted_lines)
         mean_s = math.fsum(map(math.prod, zip(step_times_s, spacings, strict=True))) / sum(spacings)
         rate = None if batch is None else batch / mean_s
-        tflops = [value for line in counted_lines if (value := line.first_value(*_TFLOPS)) is not None]
-        tokens = [value for line in counted_lines if (value := line.first_value(*_TOKENS)) is not None]
+        tflops = [value for line in counted_lines if (value := line.find_first_value(*_TFLOPS)) is not None]
+        tokens = [value for line in counted_lines if (value := line.find_first_value(*_TOKENS)) is not None]
         builder.metrics |= {
             "iteration_time_s": mean_s,
             "tflops_per_device": sum(tflops) / len(tflops) if tflops else None,

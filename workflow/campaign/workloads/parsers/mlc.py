@@ -86,7 +86,7 @@ class MlcReader(LogReader):
             cells = [None if cell == "-" else float(cell) * scale for cell in match[2].split()]
             self.tables[self.section].add_row(match[1], cells)
         elif self.section in self.tables and re.match(r"\s*\d{1,4}\s", line):
-            self.tables[self.section].is_torn = True
+            self.tables[self.section].is_damaged = True
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add the matrices of latency (ns) and bandwidth (GB/s) and the single numbers."""
@@ -95,7 +95,7 @@ class MlcReader(LogReader):
             return
         for name, table in self.tables.items():
             cells = list_measured_values(table.rows)
-            if table.is_torn or not cells:
+            if table.is_damaged or not cells:
                 builder.mark_incomplete(f"the matrix {name} is damaged or has no rows")
             elif not all(map(math.isfinite, cells)):
                 builder.mark_nan(f"the matrix {name} has cells that are not numbers")

@@ -144,7 +144,7 @@ class NcclTestsReader(LogReader):
             relative = 0.06 if time_us >= 1e7 else 0.012 + 0.006 / max(time_us, 1e-3)
             absolute = 0.006 if algbw < 1000 else 0.6
             if algbw >= 1 and len(self.inconsistent_rows) < _MAX_SIZES:
-                expected_rates = [size / max(time_us, 1e-9) / 1e3 * share for share in self.size_fractions()]
+                expected_rates = [size / max(time_us, 1e-9) / 1e3 * share for share in self.list_counted_fractions()]
                 if not any(is_close(rate, algbw, relative, absolute) for rate in expected_rates):
                     self.inconsistent_rows.append((size, time_us, algbw))
             if suffix and wrong_values is None:
@@ -153,7 +153,7 @@ class NcclTestsReader(LogReader):
             self.values["algbw" + suffix][size] = algbw
             self.values["busbw" + suffix][size] = busbw
 
-    def size_fractions(self) -> tuple[float, ...]:
+    def list_counted_fractions(self) -> tuple[float, ...]:
         """Return the fractions of the message size that the algorithm bandwidth may count."""
         ranks = len(set(self.header.ranks))
         return ((ranks - 1) / ranks,) if self.header.program == "hypercube_perf" and ranks else (1.0,)

@@ -26,13 +26,13 @@ from campaign.workloads.parsers.reading import (
     parse_number,
 )
 
-_RUNNING = re.compile(r"\s*Running (\w{3,100})\.?\s*$")
+_TEST_START = re.compile(r"\s*Running (\w{3,100})\.?\s*$")
 _TITLE = re.compile(r"\s*\S.*\((GB/s|ns)\)\s*$")
 _COLUMN_HEADER = re.compile(r"\s*\d{1,4}(?:\s+\d{1,4})*\s*$")
 _CELL = rf"(?:{F}|N/A)"
 _ROW = re.compile(rf"\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
-_SUM = re.compile(rf"\s*SUM (\w{{3,100}}) ({F})\s*$")
-_WAIVED = re.compile(r"\s*Waived\b")
+_SUM_LINE = re.compile(rf"\s*SUM (\w{{3,100}}) ({F})\s*$")
+_WAIVED_LINE = re.compile(r"\s*Waived\b")
 _END_NOTE = "NOTE: The reported results may not reflect"
 _MAX_TESTS = 1_000
 _UNITS = {"GB/s": "gb_per_s", "ns": "ns"}
@@ -63,17 +63,17 @@ class NvBandwidthReader(LogReader):
 
     def read_line(self, line: str) -> None:
         """Store a line of a test, or its end. A test that was read already begins the next run."""
-        if match := _RUNNING.match(line):
+        if match := _TEST_START.match(line):
             if match[1] in self.tests:
                 return self.start_next_test(line)
             self.test = None
             if len(self.tests) < _MAX_TESTS:
                 self.test = self.tests[match[1]] = _MatrixTest()
-        elif match := _SUM.match(line):
+        elif match := _SUM_LINE.match(line):
             if test := self.tests.get(match[1]):
                 test.total, test.state = float(match[2]), "done"
             self.test = None
-        elif _WAIVED.match(line):
+        elif _WAIVED_LINE.match(line):
             if self.test is not None:
                 self.test.state = "waived"
             self.test = None
@@ -118,7 +118,7 @@ class NvBandwidthReader(LogReader):
             test.columns = tuple(str(column) for column in range(len(rows[0])))
             test.row_labels = [str(row) for row in range(len(rows))]
             if len({len(row) for row in rows}) > 1:
-                test.is_torn, test.state = True, "running"
+                test.is_damaged, test.state = True, "running"
         return test
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
@@ -141,7 +141,7 @@ class NvBandwidthReader(LogReader):
         """Record the problems of one test, such as a missing end, a failure, or cells that do not add up to its sum."""
         if test.state == "running":
             builder.mark_incomplete(
-                f"the matrix of {name} is damaged" if test.is_torn else f"the output of {name} is incomplete"
+                f"the matrix of {name} is damaged" if test.is_damaged else f"the output of {name} is incomplete"
             )
         elif test.state == "failed":
             builder.mark_invalid(f"nvbandwidth reports that {name} failed")

@@ -68,7 +68,7 @@ class OsuReader(LogReader):
         if match := _TITLE.match(line):
             if self.table is not None or self.name:
                 return self.start_next_test(line)
-            self.name = _metric_name(match[1])
+            self.name = _make_metric_name(match[1])
         elif match := _COLUMNS.match(line):
             # The same program may continue, for instance with another data type.
             reader = self.select_reader(self.table is not None)
@@ -149,7 +149,7 @@ def _find_value_column(heading: str) -> int:
     return len(re.findall(r"\((?:us|%)\)", before)) if separator else 0
 
 
-def _metric_name(title: str) -> str:
+def _make_metric_name(title: str) -> str:
     """Convert the title of a program to the name of its metric.
 
     For instance, `MPI-CUDA Bi-Directional Bandwidth` becomes `bidirectional_bandwidth`.

@@ -58,12 +58,12 @@ class P2pBandwidthLatencyReader(LogReader):
                 return self.start_next_test(line)
             # The matrix is incomplete until its rows are read.
             self.unit = "us" if kind == "latency" else "gb_per_s"
-            self.tables[self.title] = MatrixBuilder(self.unit, ("0",), is_torn=True)
+            self.tables[self.title] = MatrixBuilder(self.unit, ("0",), is_damaged=True)
         elif match := _COLUMN_HEADER.match(line):
             self.table, columns = None, tuple(match[2].split())
             if self.title and match[1] != "CPU":
-                is_torn = columns != tuple(map(str, range(len(columns))))
-                self.table = self.tables[self.title] = MatrixBuilder(self.unit, columns, is_torn=is_torn)
+                is_damaged = columns != tuple(map(str, range(len(columns))))
+                self.table = self.tables[self.title] = MatrixBuilder(self.unit, columns, is_damaged=is_damaged)
         elif match := _ROW.match(line):
             self.add_row(int(match[1]), tuple(float(text) for text in match[2].split()))
         elif "CANNOT Access" in line:
@@ -78,12 +78,12 @@ class P2pBandwidthLatencyReader(LogReader):
         elif line.startswith("Result = "):
             self.has_end_mark = True
 
-    def add_row(self, row_number: int, values: tuple[float, ...]) -> None:
+    def add_row(self, row_index: int, values: tuple[float, ...]) -> None:
         """Add a row to the current matrix. The matrix is damaged if a row before it is missing."""
         if self.table is not None and not self.table.is_complete:
             # A line may be missing.
-            self.table.is_torn = self.table.is_torn or row_number != len(self.table.rows)
-            self.table.add_row(str(row_number), values)
+            self.table.is_damaged = self.table.is_damaged or row_index != len(self.table.rows)
+            self.table.add_row(str(row_index), values)
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add the complete matrices and the curves of bandwidthTest."""
@@ -104,8 +104,8 @@ class P2pBandwidthLatencyReader(LogReader):
 
     def check_matrices(self, builder: ReadingBuilder) -> None:
         """Record the problems of the matrices, such as missing rows or cells that are not a number."""
-        if torn_matrices := [name for name, table in self.tables.items() if not table.is_complete]:
-            builder.mark_incomplete(f"matrices have missing or damaged rows: {', '.join(torn_matrices)}")
+        if damaged_matrices := [name for name, table in self.tables.items() if not table.is_complete]:
+            builder.mark_incomplete(f"matrices have missing or damaged rows: {', '.join(damaged_matrices)}")
         elif "latency_p2p_enabled" not in self.tables:
             builder.mark_incomplete("the output ends before the last matrix (P2P=Enabled Latency)")
         elif max(len(table.columns) for table in self.tables.values()) < 2:

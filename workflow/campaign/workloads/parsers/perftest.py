@@ -57,7 +57,7 @@ class PerftestReader(LogReader):
     def read_line(self, line: str) -> None:
         """Store a heading, a row or a remark. A heading that cannot belong to this test begins the next one."""
         test = _TEST.match(line)
-        program = _program_name(test) if test else self.program
+        program = _make_program_name(test) if test else self.program
         header_matches = _BANDWIDTH.match(line), _LATENCY.match(line), _DURATION.match(line)
         is_server = line.lstrip().startswith(_SERVER_BANNER)
         if (test or is_server or any(header_matches)) and not self.belongs_to_test(is_server, program):
@@ -186,7 +186,7 @@ class PerftestReader(LogReader):
             builder.add_flag("perftest reports that the CPU frequency is not at its maximum")
 
 
-def _program_name(test: re.Match[str]) -> str:
+def _make_program_name(test: re.Match[str]) -> str:
     """Return the name of the program for a test heading, such as `ib_write_bw`; empty for another heading."""
     verb = _VERBS.get(test[1].split()[0], "")
     return f"ib_{verb}_{'bw' if test[2] == 'BW' else 'lat'}" if verb else ""

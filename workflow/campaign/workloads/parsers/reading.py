@@ -90,17 +90,17 @@ class MatrixBuilder:
     columns: tuple[str, ...] = ()
     row_labels: list[str] = field(default_factory=list)
     rows: list[tuple[float | None, ...]] = field(default_factory=list)
-    is_torn: bool = False
+    is_damaged: bool = False
 
     @property
     def is_complete(self) -> bool:
         """True if the matrix has as many rows as columns and no damaged row."""
-        return not self.is_torn and len(self.rows) == len(self.columns)
+        return not self.is_damaged and len(self.rows) == len(self.columns)
 
     def add_row(self, label: str, cells: Sequence[float | None]) -> None:
         """Add a row. A row that is too short, too long or repeated is left out and marks the matrix as damaged."""
         if len(cells) != len(self.columns) or label in self.row_labels:
-            self.is_torn = True
+            self.is_damaged = True
         else:
             self.row_labels.append(label)
             self.rows.append(tuple(cells))
@@ -178,8 +178,10 @@ class LogReading:
 
     def has_equal_numbers(self, reading: LogReading) -> bool:
         """Return True if the two readings have the same status and numbers."""
-        one, two = ((r.status, r.throughput_per_s, r.metrics, r.curves, r.matrices) for r in (self, reading))
-        return one == two
+        first_values, second_values = (
+            (r.status, r.throughput_per_s, r.metrics, r.curves, r.matrices) for r in (self, reading)
+        )
+        return first_values == second_values
 
     @property
     def has_numbers(self) -> bool:
@@ -191,8 +193,10 @@ class LogReading:
 
         The status may differ if this reading is `incomplete`, since the last line may make it `ok`.
         """
-        one, two = ((r.metrics, r.curves, r.matrices, r.step_times_s) for r in (self, full_reading))
-        return one == two and (self.status == "incomplete" or self.throughput_per_s == full_reading.throughput_per_s)
+        own_values, full_values = ((r.metrics, r.curves, r.matrices, r.step_times_s) for r in (self, full_reading))
+        return own_values == full_values and (
+            self.status == "incomplete" or self.throughput_per_s == full_reading.throughput_per_s
+        )
 
     def is_same_test(self, reading: LogReading) -> bool:
         """Return True if both readings are of the same test, one from its printed output and one from its file."""

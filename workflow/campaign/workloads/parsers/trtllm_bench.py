@@ -98,9 +98,9 @@ class TrtllmBenchReader(LogReader):
         }
         for latency, group in groups.items():
             values |= {
-                f"{latency}_ms_{_statistic_name(key)}": value
+                f"{latency}_ms_{_convert_statistic_name(key)}": value
                 for key, value in (group or {}).items()
-                if _statistic_name(key)
+                if _convert_statistic_name(key)
             }
         reader = self.select_reader(self.has_begun)
         reader.metrics = {
@@ -144,7 +144,7 @@ class TrtllmBenchReader(LogReader):
         return rate
 
 
-def _statistic_name(key: Any) -> str:
+def _convert_statistic_name(key: Any) -> str:
     """Return the statistic's name in metrics, such as `p99`, `min` or `mean`; empty for an unknown statistic."""
     name = {"minimum": "min", "maximum": "max", "average": "mean"}.get(str(key), str(key))
     return name if re.fullmatch(r"p\d{1,2}|min|max|mean", name) else ""

@@ -46,7 +46,7 @@ def _keep_server_running(server: ServerProcesses) -> int:
 
     Returns the exit code: 0 unless the part ended before the run was over.
     """
-    end_of_run_file = server.specification.end_of_run_file
+    end_of_run_file = server.specification.run_end_file
     try:
         server.start_server()
         while not end_of_run_file.read_text(encoding="utf-8"):

@@ -17,7 +17,7 @@ from campaign.spec.cell import Scalar
 from campaign.spec.fields import Variables
 from campaign.workloads.command_template import fill_template, resolve_variables
 from campaign.workloads.rank_launchers import find_free_port
-from campaign.workloads.rank_marks import build_marking_words, has_started
+from campaign.workloads.rank_marks import build_marking_words, has_program_started
 from campaign.workloads.service_run.processes import (
     POLL_INTERVAL_S,
     ServiceProcess,
@@ -78,7 +78,7 @@ class ServerProcesses:
         Raises:
             ServiceRunError: the program cannot be started.
         """
-        values, location = {**self.specification.values, **self._template_values()}, self.specification.where
+        values, location = {**self.specification.values, **self._collect_template_values()}, self.specification.where
         command_words = [fill_template(word, values, f"{location}: command") for word in command]
         mark_directory = self.specification.directory / f".marks{self.rank}.{len(self._mark_directories)}"
         # A wrapper's exit code is no proof that the program behind it has started.
@@ -104,11 +104,11 @@ class ServerProcesses:
             process.exit_code,
             process.output.read_tail(),
         )
-        if mark_directory is not None and exit_code is not None and not has_started(mark_directory, output):
+        if mark_directory is not None and exit_code is not None and not has_program_started(mark_directory, output):
             message = f"{self.specification.words[0]} did not start the program and {describe_exit(exit_code)}"
             raise ServiceRunError("no_program", message, output, exit_code)
 
-    def _template_values(self) -> dict[str, Scalar]:
+    def _collect_template_values(self) -> dict[str, Scalar]:
         """Return the values that can be filled in once the run has begun, by name."""
         environment = {**os.environ, **self._group_variables}
         return {
@@ -212,7 +212,7 @@ class ServerProcesses:
         On rank 0 this also signals the end of the run to the other processes of the server.
         """
         if not self.rank:
-            self.specification.end_of_run_file.write_text("over\n", encoding="utf-8")
+            self.specification.run_end_file.write_text("over\n", encoding="utf-8")
         return end_processes(self._processes, self.settings.stop_within_s, self._other_host_processes)
 
     def _is_ready(self) -> bool:

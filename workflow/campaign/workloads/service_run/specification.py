@@ -173,7 +173,7 @@ class ServiceRunSpecification(_ServiceModel):
         return self.directory / "service-specification.json"
 
     @property
-    def end_of_run_file(self) -> Path:
+    def run_end_file(self) -> Path:
         """Path of the file that contains text as soon as the other processes of the server must end."""
         return self.directory / "service-over"
 

@@ -35,8 +35,8 @@ class BatchMemory:
         spans = [tensor.numel() * tensor.element_size() for tensor in example]
         starts = [0]
         for span in spans:
-            starts.append(_round_up(starts[-1] + span, _TENSOR_ALIGNMENT_BYTES))
-        self.size_bytes = _round_up(starts[-1], BLOCK_BYTES)
+            starts.append(_round_up_to_multiple(starts[-1] + span, _TENSOR_ALIGNMENT_BYTES))
+        self.size_bytes = _round_up_to_multiple(starts[-1], BLOCK_BYTES)
         allocation = torch.zeros(self.size_bytes + BLOCK_BYTES, dtype=torch.uint8, pin_memory=is_pinned)
         begin = -allocation.data_ptr() % BLOCK_BYTES
         memory = allocation[begin : begin + self.size_bytes]
@@ -52,7 +52,7 @@ class BatchMemory:
             target.copy_(tensor)
 
 
-def _round_up(size: int, multiple: int) -> int:
+def _round_up_to_multiple(size: int, multiple: int) -> int:
     """Round a size up to a multiple."""
     return -(-size // multiple) * multiple
 

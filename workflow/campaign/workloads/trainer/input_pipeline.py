@@ -12,7 +12,7 @@ import torch
 
 from campaign.workloads.trainer.dataset import BatchMemory, Dataset
 from campaign.workloads.trainer.models import Sample, Trainable, make_batch
-from campaign.workloads.trainer.rank_device import device_module
+from campaign.workloads.trainer.rank_device import get_device_module
 from campaign.workloads.trainer.rank_interface import TrainSpec
 
 _MAX_DEFAULT_DATASET_MIB = 256
@@ -143,7 +143,7 @@ class StorageFeed:
         batch = _copy_to_device(record.tensors, self._device, self._channels_last)
         event = None
         if self._device.type != "cpu":
-            module = device_module(self._device.type)
+            module = get_device_module(self._device.type)
             event = module.Event()
             event.record(module.current_stream(self._device))
         self._batch_in_use = record, event

@@ -82,7 +82,7 @@ class DevicePacer:
         self._owed_s = max(0.0, self._owed_s)
 
     @property
-    def late_s(self) -> float:
+    def delay_s(self) -> float:
         """Delay of the thread behind the device in seconds."""
         return max(0.0, -self._owed_s)
 
@@ -155,7 +155,7 @@ class PacedDevices:
         self._record_delay()
 
     def _record_delay(self) -> None:
-        self._late_s.append(self._pacer.late_s + max((pacer.late_s for pacer in self._replicas), default=0.0))
+        self._late_s.append(self._pacer.delay_s + max((pacer.delay_s for pacer in self._replicas), default=0.0))
 
     def begin_window(self) -> None:
         """Begin the window. Delays of earlier steps are forgiven, because the first steps do work only once."""

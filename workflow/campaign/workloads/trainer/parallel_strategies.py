@@ -64,7 +64,7 @@ class ParallelStrategy:
     traffic: StepTraffic
 
 
-def strategy_name(spec: TrainSpec, world_size: int) -> Parallel:
+def choose_strategy_name(spec: TrainSpec, world_size: int) -> Parallel:
     """Return the name of the strategy that a run actually uses. A single device always has the strategy `single`."""
     if spec.replicas > 1:
         return "dp"
@@ -85,7 +85,7 @@ def make_strategy(
             enable_recomputation(layer)
     if not spec.is_mixed_precision:
         precision.enable_autocast_in_forward(trainable, spec.precision, device)
-    make = _make_sharded_strategy if strategy_name(spec, world_size) == "fsdp" else _make_replicated_strategy
+    make = _make_sharded_strategy if choose_strategy_name(spec, world_size) == "fsdp" else _make_replicated_strategy
     strategy = make(spec, trainable, device, world_size, estimate_traffic(spec, trainable, world_size))
     if options["compile"]:
         from torch._inductor import config
@@ -99,7 +99,7 @@ def _make_replicated_strategy(
     spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int, traffic: StepTraffic
 ) -> ParallelStrategy:
     """Create a strategy in which every device has all weights."""
-    options, name = spec.resolve_options(), strategy_name(spec, world_size)
+    options, name = spec.resolve_options(), choose_strategy_name(spec, world_size)
     masters = None
     if spec.precision == "fp16-o2":
         precision.convert_to_fp16(trainable)
@@ -116,7 +116,7 @@ def _make_replicated_strategy(
     else:
         optimizer = optimizer_class(parameters, **settings)
     if masters:
-        masters.update_weights_after(optimizer)
+        masters.register_weight_copy_hook(optimizer)
     model: nn.Module = trainable
     without_communication: Callable[[], AbstractContextManager[Any]] = nullcontext
     reduce_gradients = do_nothing
@@ -128,7 +128,7 @@ def _make_replicated_strategy(
         model = distributed_model = DistributedDataParallel(
             trainable,
             device_ids=None if device.type == "cpu" else [device],
-            **_bucket_arguments(float(options["bucket_mib"])),
+            **_make_bucket_arguments(float(options["bucket_mib"])),
         )
         without_communication = distributed_model.no_sync
     return ParallelStrategy(
@@ -169,7 +169,7 @@ def do_nothing() -> None:
     pass
 
 
-def _bucket_arguments(bucket_mib: float) -> dict[str, Any]:
+def _make_bucket_arguments(bucket_mib: float) -> dict[str, Any]:
     """Return the arguments of DistributedDataParallel for buckets of this size (MiB)."""
     # Any given number, even the default, disables the smaller first bucket.
     return {} if bucket_mib == _DEFAULT_BUCKET_MIB else {"bucket_cap_mb": bucket_mib}
@@ -196,12 +196,14 @@ def estimate_traffic(spec: TrainSpec, trainable: models.Trainable, world_size: i
     """
     options, name, is_half_precision = (
         spec.resolve_options(),
-        strategy_name(spec, world_size),
+        choose_strategy_name(spec, world_size),
         spec.precision == "fp16-o2",
     )
     micro_steps, ranks = int(options["accumulation"]), max(world_size, spec.replicas)
     norms = {
-        id(p) for norm in (precision.weighted_norms(trainable) if is_half_precision else ()) for p in norm.parameters()
+        id(p)
+        for norm in (precision.find_weighted_norms(trainable) if is_half_precision else ())
+        for p in norm.parameters()
     }
     in_layers = {id(p) for layer in trainable.find_layers() for p in layer.parameters()}
     gradient_bytes = weight_bytes = gathered_bytes = scattered_bytes = updated_bytes = 0
@@ -301,7 +303,7 @@ def shard_model(
     if use_mixed_bf16:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     if use_fp16:
-        norms = precision.weighted_norms(trainable)
+        norms = precision.find_weighted_norms(trainable)
         for norm in norms:
             precision.compute_norm_in_fp32(norm)
         if norms:

@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from campaign.spec.fields import Precision
 from campaign.workloads.trainer.models import Trainable
-from campaign.workloads.trainer.rank_device import device_module
+from campaign.workloads.trainer.rank_device import get_device_module
 
 _AUTOCAST: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _MIN_TF32_CAPABILITY = (8, 0)
@@ -79,7 +79,7 @@ def _unsupported_accelerator_reason(precision: Precision, device: torch.device) 
     """Return the reason why a device other than a CPU or a CUDA device cannot compute in this precision, or None."""
     if precision == "tf32":
         return f"tf32 is a mode of NVIDIA's tensor cores and not supported on {device.type}"
-    module = device_module(device.type)
+    module = get_device_module(device.type)
     if precision == "bf16" and not module.is_bf16_supported(including_emulation=False):
         return f"{module.get_device_name(device)} does not support bf16, which torch would emulate"
     return None
@@ -146,7 +146,7 @@ def lower_settled_scale(scaler: GradScaler) -> None:
     scaler.update(scaler.get_scale() * _SCALE_HEADROOM_FACTOR)
 
 
-def weighted_norms(module: nn.Module) -> list[nn.Module]:
+def find_weighted_norms(module: nn.Module) -> list[nn.Module]:
     """Return the normalisation layers of a module that have weights."""
     return [norm for norm in module.modules() if isinstance(norm, NORMS) and next(norm.parameters(), None) is not None]
 
@@ -158,7 +158,7 @@ def has_batch_norms(module: nn.Module) -> bool:
 
 def convert_to_fp16(trainable: Trainable) -> None:
     """Convert a model to fp16-o2 in place. All weights become fp16 except those of norms, which compute in fp32."""
-    norms = set(weighted_norms(trainable))
+    norms = set(find_weighted_norms(trainable))
     for module in trainable.modules():
         if module in norms:
             compute_norm_in_fp32(module)
@@ -212,7 +212,7 @@ class MasterWeights:
             [gradient for _, gradient in gradient_pairs],
         )
 
-    def update_weights_after(self, optimizer: torch.optim.Optimizer) -> None:
+    def register_weight_copy_hook(self, optimizer: torch.optim.Optimizer) -> None:
         """Have the fp32 weights copied to the model after every step that the optimizer applies."""
 
         def copy_weights(*_: object) -> None:

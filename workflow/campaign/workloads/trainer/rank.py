@@ -47,13 +47,13 @@ def main() -> NoReturn:
 def _run_rank(environment: Mapping[str, str]) -> int:
     rank_environment = RankEnvironment.from_environment(environment)
     try:
-        spec = TrainSpec.model_validate_json(rank_environment.spec.read_bytes())
+        spec = TrainSpec.model_validate_json(rank_environment.spec_path.read_bytes())
     except OSError as error:
-        raise ConfigError(f"{rank_environment.spec} cannot be read ({error.strerror})") from error
+        raise ConfigError(f"{rank_environment.spec_path} cannot be read ({error.strerror})") from error
     except ValidationError as error:
-        raise ConfigError(f"{rank_environment.spec}: {error}") from error
+        raise ConfigError(f"{rank_environment.spec_path}: {error}") from error
     # The result of an earlier attempt must not be mistaken for that of this attempt.
-    result_path(rank_environment.out, rank_environment.rank).unlink(missing_ok=True)
+    result_path(rank_environment.results_directory, rank_environment.rank).unlink(missing_ok=True)
     faulthandler.enable()
     if not sys.warnoptions:
         # Warnings of torch about its own interfaces would appear in every rank and hide relevant lines of the log.
@@ -78,16 +78,18 @@ def _run_rank(environment: Mapping[str, str]) -> int:
             "".join(f"[rank{rank_environment.rank}]: {line}\n" for line in text.splitlines()), end="", file=sys.stderr
         )
         status, reason, evidence = classify_exception(error, text, session.describe_full_device())
-        write_result(rank_environment.out, session.build_result(status, reason=reason, evidence=evidence))
+        write_result(rank_environment.results_directory, session.build_result(status, reason=reason, evidence=evidence))
         return 1
-    write_result(rank_environment.out, result)
+    write_result(rank_environment.results_directory, result)
     session.close()
     return 0
 
 
 def classify_exception(error: BaseException, traceback_text: str, full_device: str = "") -> tuple[Status, str, str]:
     """Return status, reason and evidence of an exception that ended a rank."""
-    verdict = classify_failure(traceback_text, [1], timed_out=False, killed_by_us=False, device_full=bool(full_device))
+    verdict = classify_failure(
+        traceback_text, [1], timed_out=False, killed_by_launcher=False, device_full=bool(full_device)
+    )
     if isinstance(error, MemoryError) and (verdict is None or verdict[0] != "oom_host"):
         return "oom_host", "the host could not allocate the requested memory", traceback_text[-_EVIDENCE_CHARACTERS:]
     if verdict is None:

@@ -31,7 +31,7 @@ def choose_device(kind: AcceleratorKind, local_rank: int, devices: int = 1) -> t
         return torch.device("cpu")
     if problem := _find_build_mismatch(kind):
         raise ConfigError(f"device {kind} {DEVICE_NOT_AVAILABLE}{problem}")
-    count = device_module(accelerator.torch_type).device_count()
+    count = get_device_module(accelerator.torch_type).device_count()
     if count == 0:
         masks = ", ".join(accelerator.mask_variables)
         raise ConfigError(
@@ -47,11 +47,11 @@ def choose_device(kind: AcceleratorKind, local_rank: int, devices: int = 1) -> t
             f"device {kind} {DEVICE_NOT_AVAILABLE}local rank {index} has no device, because this process sees only {count} devices"
         )
     device = torch.device(accelerator.torch_type, index)
-    device_module(device.type).set_device(device)
+    get_device_module(device.type).set_device(device)
     return device
 
 
-def device_module(torch_type: str) -> Any:
+def get_device_module(torch_type: str) -> Any:
     """Return torch's module for a type of device, such as `torch.cuda` or `torch.xpu`. All have the same functions."""
     return torch.get_device_module(torch_type)
 
@@ -72,7 +72,7 @@ def _find_build_mismatch(kind: AcceleratorKind) -> str:
 def identify_device(device: torch.device) -> dict[str, str]:
     """Return the name of a device as `device_name`, and its UUID as `device_uuid` if torch reports one."""
     if device.type != "cpu":
-        name, uuid = device_module(device.type).get_device_properties(device).name, read_device_uuid(device)
+        name, uuid = get_device_module(device.type).get_device_properties(device).name, read_device_uuid(device)
         return {"device_name": name, **({"device_uuid": uuid} if uuid else {})}
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
@@ -82,7 +82,7 @@ def identify_device(device: torch.device) -> dict[str, str]:
 
 def read_device_uuid(device: torch.device) -> str:
     """Return the UUID of a device, or '' if torch does not report one."""
-    uuid = getattr(device_module(device.type).get_device_properties(device), "uuid", None)
+    uuid = getattr(get_device_module(device.type).get_device_properties(device), "uuid", None)
     return uuid.hex() if isinstance(uuid, bytes) else str(uuid or "")
 
 
@@ -123,7 +123,7 @@ def bind_to_socket(device: torch.device) -> tuple[str, str]:
     """
     if device.type == "cpu":
         return "", ""
-    properties = device_module(device.type).get_device_properties(device)
+    properties = get_device_module(device.type).get_device_properties(device)
     parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     numbers = [part for part in parts if isinstance(part, int)]
     has_address = len(numbers) == len(parts)

@@ -37,8 +37,8 @@ class RankEnvironment:
     rank: int
     world_size: int
     local_rank: int
-    spec: Path
-    out: Path
+    spec_path: Path
+    results_directory: Path
     local_ranks: int | None = None
 
     @classmethod
@@ -237,18 +237,18 @@ class RankResult(BaseModel):
     flags: tuple[str, ...] = ()
 
 
-def result_path(out: Path, rank: int) -> Path:
+def result_path(directory: Path, rank: int) -> Path:
     """Return the path of a rank's result file."""
-    return out / f"rank{rank}.json"
+    return directory / f"rank{rank}.json"
 
 
-def write_result(out: Path, result: RankResult) -> None:
+def write_result(directory: Path, result: RankResult) -> None:
     """Write the result file of a rank atomically."""
     content = result.model_dump_json(by_alias=True, exclude_none=True)
-    write_once(result_path(out, result.rank), content.encode() + b"\n")
+    write_once(result_path(directory, result.rank), content.encode() + b"\n")
 
 
-def read_results(out: Path, world_size: int) -> tuple[RankResult | None, ...]:
+def read_results(directory: Path, world_size: int) -> tuple[RankResult | None, ...]:
     """Read the results of all ranks, in rank order. A rank without a result yields None.
 
     Raises RecordError, with the path, if a file is damaged.
@@ -262,4 +262,4 @@ def read_results(out: Path, world_size: int) -> tuple[RankResult | None, ...]:
         except (OSError, ValidationError) as error:
             raise RecordError(f"{path} is not a complete rank/1 result ({error})") from error
 
-    return tuple(read_result(result_path(out, rank)) for rank in range(world_size))
+    return tuple(read_result(result_path(directory, rank)) for rank in range(world_size))

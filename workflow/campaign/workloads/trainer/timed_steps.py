@@ -23,7 +23,7 @@ from campaign.workloads.trainer.input_pipeline import Feed
 from campaign.workloads.trainer.kernels_seen import record_kernels
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import make_strategy
-from campaign.workloads.trainer.rank_device import device_module
+from campaign.workloads.trainer.rank_device import get_device_module
 from campaign.workloads.trainer.rank_interface import TrainSpec
 
 _MAX_SETTLE_STEPS = 24  # the gradient scaler starts at 2^16 and halves, so it settles within fewer steps
@@ -176,13 +176,18 @@ class Training:
             precision.lower_settled_scale(self.scaler)
         if spec.warmup_min_s or spec.measured_min_s:
             # The first step is not representative, and the estimate needs at least one step.
-            while further_steps := self._follow_rank_0(_estimate_steps_for(spec.warmup_min_s, times_s[1:])):
+            while further_steps := self._adopt_rank_0_decision(_estimate_steps_for(spec.warmup_min_s, times_s[1:])):
                 times_s += take_steps(further_steps)
         steady = None
         if spec.warmup_steps_max is not None:
-            steady = extend_warmup(times_s, take_steps, spec.warmup_steps, spec.warmup_steps_max, self._follow_rank_0)
+            steady = extend_warmup(
+                times_s, take_steps, spec.warmup_steps, spec.warmup_steps_max, self._adopt_rank_0_decision
+            )
         return WarmupResult(
-            losses[0].item() if losses else None, len(times_s), steady, _recent_step_s(times_s) if times_s else None
+            losses[0].item() if losses else None,
+            len(times_s),
+            steady,
+            _compute_recent_step_s(times_s) if times_s else None,
         )
 
     def count_steps_to_measure(self, warmup: WarmupResult) -> int:
@@ -193,11 +198,11 @@ class Training:
         min_steps = self.spec.measured_steps
         if not self.spec.measured_min_s or warmup.step_s is None:
             return min_steps
-        return self._follow_rank_0(
+        return self._adopt_rank_0_decision(
             max(min_steps, math.ceil(_WINDOW_MARGIN_FACTOR * self.spec.measured_min_s / warmup.step_s))
         )
 
-    def _follow_rank_0(self, decision: int) -> int:
+    def _adopt_rank_0_decision(self, decision: int) -> int:
         """Return the decision of rank 0 on every rank. Torch raises an exception if a rank is lost."""
         if self._world_size == 1:
             return decision
@@ -217,10 +222,10 @@ def _estimate_steps_for(min_s: float, times_s: list[float]) -> int:
         return 2
     missing_s = min_s - sum(times_s)
     # At most twice as many as were done, because the estimate from a few steps is uncertain.
-    return max(0, min(math.ceil(missing_s / _recent_step_s(times_s)), 2 * len(times_s)))
+    return max(0, min(math.ceil(missing_s / _compute_recent_step_s(times_s)), 2 * len(times_s)))
 
 
-def _recent_step_s(times_s: Sequence[float]) -> float:
+def _compute_recent_step_s(times_s: Sequence[float]) -> float:
     """Return the recent duration of a step in seconds, never 0."""
     return max(statistics.median(times_s[-_RECENT_STEPS:]), _MIN_STEP_S)
 
@@ -251,7 +256,7 @@ class DeviceClock:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._module = device, device_module(device.type)
+        self._device, self._module = device, get_device_module(device.type)
         self._events: list[Any] = []
 
     def synchronize(self) -> None:
@@ -350,15 +355,15 @@ def measure_communication(training: Training, step_times_s: tuple[float, ...]) -
         for buffer in buffers:
             dist.all_reduce(buffer)
 
-    no_reduction_s = _median_duration_s(
+    no_reduction_s = _measure_median_duration_s(
         lambda: training.run_step(communicate=False), make_clock(training.device), repeats
     )
-    return statistics.median(step_times_s) - no_reduction_s, _median_duration_s(
+    return statistics.median(step_times_s) - no_reduction_s, _measure_median_duration_s(
         all_reduce_buffers, make_clock(training.device), repeats
     )
 
 
-def _median_duration_s(action: Callable[[], object], clock: Clock, repeats: int) -> float:
+def _measure_median_duration_s(action: Callable[[], object], clock: Clock, repeats: int) -> float:
     """Return the median duration (seconds) of an action after one warm-up call. Collective."""
     dist.barrier()
     action()  # a warm-up

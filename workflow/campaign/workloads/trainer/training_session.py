@@ -31,11 +31,11 @@ from campaign.workloads.trainer.cpu_data_parallel import CpuDataParallel
 from campaign.workloads.trainer.input_pipeline import Feed, make_feed
 from campaign.workloads.trainer.models import count_step_flops
 from campaign.workloads.trainer.paced_modules import PacedDevices
-from campaign.workloads.trainer.parallel_strategies import strategy_name
+from campaign.workloads.trainer.parallel_strategies import choose_strategy_name
 from campaign.workloads.trainer.rank_device import (
     choose_device,
     describe_foreign_devices,
-    device_module,
+    get_device_module,
     identify_device,
     locate_tensors,
 )
@@ -74,13 +74,13 @@ class _WindowMeasurement:
     window: MeasuredWindow
     skipped_steps: int
     lost_s: tuple[float, ...] | None
-    read_s: float | None
-    places_at_start: dict[str, tuple[str, ...]]
-    places_at_end: dict[str, tuple[str, ...]]
+    input_wait_s: float | None
+    devices_at_start: dict[str, tuple[str, ...]]
+    devices_at_end: dict[str, tuple[str, ...]]
 
-    def list_places(self) -> tuple[str, ...]:
+    def list_tensor_devices(self) -> tuple[str, ...]:
         """List the devices that held tensors at the start or at the end of the window."""
-        kinds = (*self.places_at_start.values(), *self.places_at_end.values())
+        kinds = (*self.devices_at_start.values(), *self.devices_at_end.values())
         return tuple(sorted({place for places in kinds for place in places}))
 
 
@@ -171,7 +171,7 @@ class TrainingSession:
         """Measure the steps of the window, with skipped steps, lost time, input waits and devices of tensors."""
         places_at_start = self._locate_tensors(trainable)
         if self.device.type != "cpu":
-            device_module(self.device.type).reset_peak_memory_stats(self.device)
+            get_device_module(self.device.type).reset_peak_memory_stats(self.device)
         if training.paced_devices is not None:
             training.paced_devices.begin_window()
         applied_before, waited_s = training.applied_steps, training.feed.waited_s
@@ -184,9 +184,9 @@ class TrainingSession:
             window=window,
             skipped_steps=steps - (training.applied_steps - applied_before),
             lost_s=None if training.paced_devices is None else training.paced_devices.compute_lost_s(),
-            read_s=read_s,
-            places_at_start=places_at_start,
-            places_at_end=places_at_end,
+            input_wait_s=read_s,
+            devices_at_start=places_at_start,
+            devices_at_end=places_at_end,
         )
 
     def _describe_window(
@@ -208,14 +208,14 @@ class TrainingSession:
             "allreduce_bytes_per_step": traffic.allreduce_bytes,
             "communication_bytes_per_step": traffic.communication_bytes,
             "pace_lost_s": measurement.lost_s,
-            "input_read_s": measurement.read_s,
+            "input_read_s": measurement.input_wait_s,
             **memory_peaks,
             "process_time_s": window.process_time_s,
             "precision": in_force,
-            "loss_first": _finite_or_none(window.losses[0] if warmup.loss_first is None else warmup.loss_first),
-            "loss_last": _finite_or_none(window.losses[-1]),
+            "loss_first": _replace_non_finite(window.losses[0] if warmup.loss_first is None else warmup.loss_first),
+            "loss_last": _replace_non_finite(window.losses[-1]),
             "flops_per_step": count_step_flops(self.spec) if self.rank_environment.rank == 0 else None,
-            "work_on": measurement.list_places(),
+            "work_on": measurement.list_tensor_devices(),
             "in_force": {"precision": in_force, **training.kernels},
         }
 
@@ -249,10 +249,10 @@ class TrainingSession:
             samples_per_step=self.spec.batch * self.spec.replicas,
             torch_version=torch.__version__,
             flags=tuple(self.flags),
-            **{**self._model_fields, **self._device_fields(), **fields},
+            **{**self._model_fields, **self._build_device_fields(), **fields},
         )
 
-    def _device_fields(self) -> dict[str, Any]:
+    def _build_device_fields(self) -> dict[str, Any]:
         """Return the fields of the result that describe the device."""
         replica_uuids = rank_device.list_replica_uuids(self.device, self.spec.replicas)
         return {**identify_device(self.device), "replica_uuids": replica_uuids, **_read_memory_peaks(self.device)}
@@ -261,7 +261,7 @@ class TrainingSession:
         """Describe how full the device's memory was at its peak; '' if it was not nearly full, or if that is unknown."""
         if self.device.type == "cpu":
             return ""
-        module = device_module(self.device.type)
+        module = get_device_module(self.device.type)
         return describe_full_memory(
             module.max_memory_reserved(self.device), module.get_device_properties(self.device).total_memory
         )
@@ -334,7 +334,7 @@ class TrainingSession:
         is_deferred = models.is_deferred(self.spec.model)
         trainable = models.build_model(self.spec.model, options, "meta" if is_deferred else "cpu")
         # A complete large model may fit neither on a device nor on the host.
-        if not (is_deferred and strategy_name(self.spec, self.rank_environment.world_size) == "fsdp"):
+        if not (is_deferred and choose_strategy_name(self.spec, self.rank_environment.world_size) == "fsdp"):
             models.materialise_weights(trainable, self.device, self.spec.seed)
         if self.spec.uses_channels_last and any(weight.dim() == 4 for weight in trainable.parameters()):
             trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs leave it out
@@ -351,7 +351,7 @@ class TrainingSession:
 
     def _judge_run(self, measurement: _WindowMeasurement, precision_flaw: str) -> tuple[Status, str, str]:
         """Return status, reason and evidence of the run."""
-        at_start, at_end = measurement.places_at_start, measurement.places_at_end
+        at_start, at_end = measurement.devices_at_start, measurement.devices_at_end
         foreign_devices = describe_foreign_devices(self.device, at_end) or describe_foreign_devices(
             self.device, at_start
         )
@@ -389,7 +389,7 @@ class TrainingSession:
         return flags
 
 
-def _finite_or_none(loss: float) -> float | None:
+def _replace_non_finite(loss: float) -> float | None:
     """Return a loss if it is finite, else None."""
     return loss if math.isfinite(loss) else None
 
@@ -404,7 +404,7 @@ def _read_memory_peaks(device: torch.device) -> dict[str, int]:
         if line.startswith("VmHWM:"):
             peaks["host_memory_peak_bytes"] = int(line.split()[1]) * 1024
     if device.type != "cpu":
-        memory = device_module(device.type)
+        memory = get_device_module(device.type)
         peaks["device_memory_allocated_peak_bytes"] = memory.max_memory_allocated(device)
         peaks["device_memory_reserved_peak_bytes"] = memory.max_memory_reserved(device)
     return peaks
@@ -424,7 +424,7 @@ def describe_full_memory(reserved_bytes: int, total_bytes: int) -> str:
 
 def unsupported_run_reason(spec: TrainSpec, world_size: int, device: torch.device) -> str | None:
     """Return the reason why a run with this specification is unsupported, or None."""
-    options, name = spec.resolve_options(), strategy_name(spec, world_size)
+    options, name = spec.resolve_options(), choose_strategy_name(spec, world_size)
     if reason := unsupported_mixed_reason(options, spec.precision, world_size):
         return reason
     if device.type == "cpu" and options["input"] == "h2d":

@@ -8,12 +8,12 @@ public, and no real box was tried. Behaviour that no client shows is an option (
 
 from __future__ import annotations
 
-from campaign.emulators.control_planes.h3.box import ALLOCATION, HOST_PORT_NUMBERS, EmulatedBox, SimulatedOperation
+from campaign.emulators.control_planes.h3.box import ALLOCATION_PATH, HOST_PORT_NUMBERS, EmulatedBox, SimulatedOperation
 from campaign.emulators.control_planes.h3.habits import BoxOptions
 from campaign.emulators.control_planes.hardware import Rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, WireSettings
 
-COMPOSES = ("POST", ALLOCATION)
+COMPOSES = ("POST", ALLOCATION_PATH)
 DEVICES = ("gpu:cpu-rank:8",)
 OPTIONS = {"factor": 1.0, "attached": "all"}
 """Defaults of `campaign fabric emulate`: two boxes with four devices each, as slow as the real boxes."""

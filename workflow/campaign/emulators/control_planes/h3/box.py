@@ -20,7 +20,7 @@ from campaign.emulators.control_planes.hardware import Rack, RackDevice
 from campaign.emulators.control_planes.server import HttpRequest, Reply
 from campaign.spec.operation_times import Operation
 
-RESOURCES, ALLOCATION = "/h3api/v1/resources", "/h3api/v1/allocation"
+RESOURCES_PATH, ALLOCATION_PATH = "/h3api/v1/resources", "/h3api/v1/allocation"
 HOST_PORT_NUMBERS = (0, 48, 16, 32, 64, 80, 96, 112)
 """Numbers of the host ports. The first two were recorded."""
 DEVICE_GIDS = (("000500", "000C00", "001300", "001800"), ("000500", "001A00", "002F00", "004200"))
@@ -139,7 +139,11 @@ class EmulatedBox:
         """Describe how a request differs from those of all public clients. Return "" if it does not differ."""
         headers = {name.lower() for name in request.headers}
         allowed_headers = _READ_HEADERS if request.method == "GET" else _BODY_HEADERS
-        if (request.method, request.path) not in (("GET", RESOURCES), ("POST", ALLOCATION), ("DELETE", ALLOCATION)):
+        if (request.method, request.path) not in (
+            ("GET", RESOURCES_PATH),
+            ("POST", ALLOCATION_PATH),
+            ("DELETE", ALLOCATION_PATH),
+        ):
             return "the method or path is unknown"
         if request.query:
             return "the request has a query"

@@ -134,10 +134,10 @@ class BoxBehaviour:
 
         The read after a wrong list is correct.
         """
-        disturbed = self.options.disturbed
+        disturbance = self.options.disturbed
         kinds = WRONG_LIST_COUNTS | BROKEN_READ_COUNTS
         was_wrong, self._last_list_was_wrong = self._last_list_was_wrong, False
-        if was_wrong or not (disturbed == "always" or (disturbed == "overlap" and is_overlapped)):
+        if was_wrong or not (disturbance == "always" or (disturbance == "overlap" and is_overlapped)):
             return ""
         if self.random.random() >= self.options.rate * sum(kinds.values()) / RECORDED_READS:
             return ""
@@ -193,9 +193,11 @@ def _list_session_attaches() -> tuple[tuple[OperationTime, ...], ...]:
     """Return the attaches of each box in each recorded session with logged answers."""
     sessions: list[tuple[OperationTime, ...]] = []
     for session in _load_recorded_times().sessions:
-        answered = [operation for operation in session.operations if operation.matches("attach") and operation.answer]
+        answered_attaches = [
+            operation for operation in session.operations if operation.matches("attach") and operation.answer
+        ]
         sessions += [
-            tuple(operation for operation in answered if operation.box == box)
-            for box in dict.fromkeys(operation.box for operation in answered)
+            tuple(operation for operation in answered_attaches if operation.box == box)
+            for box in dict.fromkeys(operation.box for operation in answered_attaches)
         ]
     return tuple(sessions)

@@ -41,7 +41,7 @@ __all__ = ["LiqidEmulator", "open_emulator"]
 COMPOSES = ("POST", "*/fabric/reprogram")
 
 
-BASE = "/liqid/api/v2/"
+BASE_PATH = "/liqid/api/v2/"
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,9 @@ class LiqidEmulator:
         """Answer a request of the REST API."""
         self._address = f"{request.scheme}://{request.find_header('Host')}"
         try:
-            if not request.path.startswith(BASE):
+            if not request.path.startswith(BASE_PATH):
                 raise LiqidRefusal(f"No such path {request.path}", 404)
-            path_parts = request.path.removeprefix(BASE).split("/")
+            path_parts = request.path.removeprefix(BASE_PATH).split("/")
             if path_parts[0] == "digest" and len(path_parts) == 2:
                 return self._build_success_reply([self._handle_digest(request, path_parts[1])])
             if not self._is_authorized(request):
@@ -166,7 +166,7 @@ class LiqidEmulator:
             return [{}]
         self._deferred.append(_DeferredOperation(work, self.behaviour.async_polls))
         # The complete address, because the vendor's client uses it unchanged.
-        href = f"{self._address}{BASE}async/{len(self._deferred) - 1}"
+        href = f"{self._address}{BASE_PATH}async/{len(self._deferred) - 1}"
         return self._build_success_reply(
             [{"command_execution_state": "Pending", "links": [{"rel": "status", "href": href}]}], 202
         )

@@ -347,7 +347,7 @@ def machine_to_json(machine: MatrixMachine) -> dict[str, Any]:
     }
 
 
-def _address_members(device: MatrixDevice) -> dict[str, Any]:
+def _build_address_members(device: MatrixDevice) -> dict[str, Any]:
     """Return the members that both lists of devices have."""
     return {
         "name": device.name,
@@ -360,19 +360,19 @@ def _address_members(device: MatrixDevice) -> dict[str, Any]:
     }
 
 
-def _description_members(device: MatrixDevice) -> dict[str, Any]:
+def _build_description_members(device: MatrixDevice) -> dict[str, Any]:
     """Return the members that the status and the information of a device have in common."""
     return {
         "name": device.name,
         "dev_id": device.dev_id,
         "device_type": _DEVICE_TYPE_NAMES[device.dev_type],
-        "device_state": _device_state(device),
+        "device_state": _get_device_state(device),
         "conn_type": "pcie",
         "fabric_type": "gen4",
         "fabr_gid": f"0x{device.number:04x}",
         "flags": "0x0000000000000000",
         "index": device.number,
-        "location": _device_location(device),
+        "location": _build_device_location(device),
         "owner": dict(COORDINATES),
         "pod_id": -1,
         "sled_id": "0x00000000",
@@ -387,13 +387,13 @@ def status_to_json(device: MatrixDevice) -> dict[str, Any]:
     extra_members |= {"hconn": "n/a"} if device.dev_type == "comp" else {}
     kind, ids = f"{_STATUS_CLASSES[device.dev_type]}DeviceStatus", {"did": "0x2235", "vid": "0x10de"}
     extra_members |= {"type": kind, "flags2": "0x0000000000000000", **ids, _EXTRA_MEMBER: f"in slot {device.slot}"}
-    return _address_members(device) | _description_members(device) | extra_members
+    return _build_address_members(device) | _build_description_members(device) | extra_members
 
 
 def info_to_json(device: MatrixDevice) -> dict[str, Any]:
     """Convert a device to the JSON object of its information."""
     rack_device = device.rack_device
-    return _description_members(device) | {
+    return _build_description_members(device) | {
         "model": device.model,
         "vendor": "emulated",
         "serial_num": "" if rack_device is None else rack_device.serial,
@@ -410,7 +410,7 @@ def predevice_to_json(device: MatrixDevice, matrix: LiqidMatrix) -> dict[str, An
     """
     group = matrix.groups.get(device.group or 0)
     machine = matrix.machines.get(device.machine or 0)
-    return _address_members(device) | {
+    return _build_address_members(device) | {
         "dev_type": device.dev_type,
         "flags": "0x00",
         "grp_id": 0 if group is None else group.number,
@@ -446,12 +446,12 @@ def device_counts_to_json(matrix: LiqidMatrix) -> dict[str, int]:
     return {f"{dev_type}_cnt": types.count(dev_type) for dev_type in (*DEVICE_PATHS, "plx")}
 
 
-def _device_state(device: MatrixDevice) -> str:
+def _get_device_state(device: MatrixDevice) -> str:
     """Return the state that the Matrix reports for a device."""
     return "failed" if device.rack_device is not None and "broken" in device.rack_device.quirks else "active"
 
 
-def _device_location(device: MatrixDevice) -> dict[str, int]:
+def _build_device_location(device: MatrixDevice) -> dict[str, int]:
     """Return the location that the Matrix reports for a device."""
     return {"rack": 0, "shelf": device.shelf, "node": device.slot}
 

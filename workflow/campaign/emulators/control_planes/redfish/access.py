@@ -6,7 +6,7 @@ import secrets
 from typing import Any
 
 from campaign.emulators.control_planes.redfish.documents import (
-    ROOT,
+    ROOT_PATH,
     Document,
     RedfishRefusal,
     build_collection,
@@ -15,8 +15,8 @@ from campaign.emulators.control_planes.redfish.documents import (
 )
 from campaign.emulators.control_planes.server import HttpRequest
 
-SESSION_SERVICE = f"{ROOT}/SessionService"
-SESSIONS = f"{SESSION_SERVICE}/Sessions"
+SESSION_SERVICE_PATH = f"{ROOT_PATH}/SessionService"
+SESSIONS_PATH = f"{SESSION_SERVICE_PATH}/Sessions"
 
 
 class SessionAccess:
@@ -49,7 +49,7 @@ class SessionAccess:
                 raise RedfishRefusal(400, "PropertyValueTypeError", f"{name}: wrong type", (str(body[name]), name))
         if (body["UserName"], body["Password"]) != self._account:
             raise RedfishRefusal(
-                401, "ResourceAtUriUnauthorized", "the user name or the password is wrong", (SESSIONS,)
+                401, "ResourceAtUriUnauthorized", "the user name or the password is wrong", (SESSIONS_PATH,)
             )
         if len(self.sessions) >= self._sessions_max:
             raise RedfishRefusal(503, "SessionLimitExceeded", "there are as many sessions as there may be")
@@ -60,17 +60,17 @@ class SessionAccess:
     def find_resource(self, path: str) -> Document | None:
         """Return the resource of a session path, or None for any other path."""
         parent, _, name = path.rpartition("/")
-        if path == SESSION_SERVICE:
+        if path == SESSION_SERVICE_PATH:
             return build_resource(
                 path,
                 "SessionService",
                 "v1_1_9",
                 ServiceEnabled=True,
                 SessionTimeout=600,
-                Sessions=make_reference(SESSIONS),
+                Sessions=make_reference(SESSIONS_PATH),
             )
-        if path == SESSIONS:
+        if path == SESSIONS_PATH:
             return build_collection(path, "Session", self.sessions)
-        if parent == SESSIONS and name in self.sessions:
+        if parent == SESSIONS_PATH and name in self.sessions:
             return build_resource(path, "Session", "v1_7_0", UserName=self._account[0], Password=None)
         return None

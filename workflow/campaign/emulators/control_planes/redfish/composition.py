@@ -135,11 +135,11 @@ class CompositionModel:
         systems_by_block: dict[str, list[str]] = {}
         for system in self.systems.values():
             for block in (system.host, *system.devices):
-                if self._is_block_of(block, system):
+                if self._reports_system(block, system):
                     systems_by_block.setdefault(block, []).append(system.id)
         return systems_by_block
 
-    def _is_block_of(self, block: str, system: ComposedSystem) -> bool:
+    def _reports_system(self, block: str, system: ComposedSystem) -> bool:
         """Return True if the block itself reports the system. It is False if only the system lists the block."""
         if "composes_nothing" in self.variant.quirks:
             return False

@@ -8,11 +8,11 @@ from typing import Any
 
 from campaign.emulators.control_planes.server import Reply
 
-ROOT = "/redfish/v1"
+ROOT_PATH = "/redfish/v1"
 RESPONSE_HEADERS = {"OData-Version": "4.0", "Cache-Control": "no-cache"}
 STATUS_OK = {"State": "Enabled", "Health": "OK"}
-_BASE = "Base.1.19"
-_EXPAND = re.compile(r"([.*~])(?:\(\$levels=(\d+)\))?")
+_BASE_REGISTRY = "Base.1.19"
+_EXPAND_PATTERN = re.compile(r"([.*~])(?:\(\$levels=(\d+)\))?")
 
 Document = dict[str, Any]
 FindResource = Callable[[str], Document | None]
@@ -27,7 +27,7 @@ class RedfishRefusal(Exception):
     def __init__(self, status: int, message_id: str, text: str, arguments: Sequence[str] = ()) -> None:
         super().__init__(text)
         self.status = status
-        self.message_id = message_id if "." in message_id else f"{_BASE}.{message_id}"
+        self.message_id = message_id if "." in message_id else f"{_BASE_REGISTRY}.{message_id}"
         self.arguments = list(arguments)
 
     def to_reply(self) -> Reply:
@@ -97,7 +97,7 @@ def cut_to_page(collection_document: Document, path: str, query: Mapping[str, st
 
 def parse_expand(text: str) -> tuple[str, int] | None:
     """Parse the value of $expand to (sign, levels), or return None if it is invalid."""
-    match = _EXPAND.fullmatch(text)
+    match = _EXPAND_PATTERN.fullmatch(text)
     return (match[1], int(match[2] or 1)) if match else None
 
 

@@ -10,7 +10,7 @@ from campaign.emulators.control_planes.hardware import RackDevice
 from campaign.emulators.control_planes.redfish.composition import ComposedSystem, CompositionModel
 from campaign.emulators.control_planes.redfish.documents import (
     RESPONSE_HEADERS,
-    ROOT,
+    ROOT_PATH,
     STATUS_OK,
     Document,
     RedfishRefusal,
@@ -22,11 +22,11 @@ from campaign.emulators.control_planes.redfish.documents import (
 )
 from campaign.emulators.control_planes.server import HttpRequest, Reply
 
-COMPOSITION_SERVICE = f"{ROOT}/CompositionService"
-ZONES = f"{COMPOSITION_SERVICE}/ResourceZones"
-SYSTEMS = f"{ROOT}/Systems"
-CAPABILITIES = f"{SYSTEMS}/Capabilities"
-CHASSIS = f"{ROOT}/Chassis"
+COMPOSITION_SERVICE_PATH = f"{ROOT_PATH}/CompositionService"
+ZONES_PATH = f"{COMPOSITION_SERVICE_PATH}/ResourceZones"
+SYSTEMS_PATH = f"{ROOT_PATH}/Systems"
+CAPABILITIES_PATH = f"{SYSTEMS_PATH}/Capabilities"
+CHASSIS_PATH = f"{ROOT_PATH}/Chassis"
 _PART_COLLECTIONS = {"nvme": "Drives", "nic": "EthernetInterfaces"}
 _CREATE_PROPERTIES = {"Name", "Description", "Links", "@odata.type"}
 
@@ -40,7 +40,7 @@ class ResourceTree:
     def __init__(self, composition: CompositionModel) -> None:
         self.composition = composition
         self.variant = composition.variant
-        self.blocks_path = f"{COMPOSITION_SERVICE if composition.variant.composes else ROOT}/ResourceBlocks"
+        self.blocks_path = f"{COMPOSITION_SERVICE_PATH if composition.variant.composes else ROOT_PATH}/ResourceBlocks"
         self._systems_by_block: dict[str, list[str]] = {}
 
     def refresh_systems(self) -> None:
@@ -49,28 +49,28 @@ class ResourceTree:
 
     def build_root_links(self) -> Document:
         """Build the links of the service root to these resources."""
-        composes = {"CompositionService": make_reference(COMPOSITION_SERVICE)} if self.variant.composes else {}
-        return {"Systems": make_reference(SYSTEMS), "Chassis": make_reference(CHASSIS)} | (
+        composes = {"CompositionService": make_reference(COMPOSITION_SERVICE_PATH)} if self.variant.composes else {}
+        return {"Systems": make_reference(SYSTEMS_PATH), "Chassis": make_reference(CHASSIS_PATH)} | (
             composes or {"ResourceBlocks": make_reference(self.blocks_path)}
         )
 
     def get_allowed_methods(self, path: str) -> str:
         """Return the methods that a path allows besides GET and HEAD, as a suffix of the Allow header."""
-        if path == SYSTEMS:
+        if path == SYSTEMS_PATH:
             return ", POST"
-        return ", DELETE" if path.startswith(f"{SYSTEMS}/") else ""
+        return ", DELETE" if path.startswith(f"{SYSTEMS_PATH}/") else ""
 
     def find_resource(self, path: str) -> Document | None:
         """Return the resource of a path, or None if there is none."""
         for parent, build in (
             (self.blocks_path, self._find_block),
-            (ZONES, self._find_zone),
-            (SYSTEMS, self._find_system),
-            (CHASSIS, self._find_chassis),
+            (ZONES_PATH, self._find_zone),
+            (SYSTEMS_PATH, self._find_system),
+            (CHASSIS_PATH, self._find_chassis),
         ):
             if path == parent or path.startswith(f"{parent}/"):
                 return build(path, path.removeprefix(parent).strip("/").split("/"))
-        if path != COMPOSITION_SERVICE or not self.variant.composes:
+        if path != COMPOSITION_SERVICE_PATH or not self.variant.composes:
             return None
         return build_resource(
             path,
@@ -81,7 +81,7 @@ class ResourceTree:
             AllowOverprovisioning=False,
             AllowZoneAffinity=False,
             ResourceBlocks=make_reference(self.blocks_path),
-            ResourceZones=make_reference(ZONES),
+            ResourceZones=make_reference(ZONES_PATH),
         )
 
     def _find_block(self, path: str, parts: list[str]) -> Document | None:
@@ -92,7 +92,7 @@ class ResourceTree:
                 return self._format_collection(build_collection(path, "ResourceBlock", [*rack.hosts, *rack.devices]))
             case [name] if self.composition.has_block(name):
                 return self._build_block(path, name)
-            case [name, place, "1"] if name in rack.devices and place == _part_collection(rack.devices[name]):
+            case [name, place, "1"] if name in rack.devices and place == _get_part_collection(rack.devices[name]):
                 return self._build_part(path, rack.devices[name], place)
         return None
 
@@ -110,22 +110,22 @@ class ResourceTree:
             composition.get_block_type(name),
             composition.rack.devices.get(name),
         )
-        chassis = make_references(CHASSIS, [device.drawer] if device else [])
+        chassis = make_references(CHASSIS_PATH, [device.drawer] if device else [])
         body = build_resource(
             path,
             "ResourceBlock",
             "v1_3_3",
             Name=f"block {name}",
-            Status=_device_status(device),
-            Links={"ComputerSystems": make_references(SYSTEMS, systems), "Chassis": chassis},
+            Status=_build_device_status(device),
+            Links={"ComputerSystems": make_references(SYSTEMS_PATH, systems), "Chassis": chassis},
         )
         if "untyped" not in self.variant.quirks:
             body["ResourceBlockType"] = category if "scalar_types" in self.variant.quirks else [category]
         if self.variant.composes:
             body["CompositionStatus"] = self._build_composition_status(name, systems)
-            body["Links"]["Zones"] = make_references(ZONES, composition.list_zones(name))
+            body["Links"]["Zones"] = make_references(ZONES_PATH, composition.list_zones(name))
         if device is not None:
-            body[_part_collection(device)] = [make_reference(f"{path}/{_part_collection(device)}/1")]
+            body[_get_part_collection(device)] = [make_reference(f"{path}/{_get_part_collection(device)}/1")]
         return body
 
     def _build_composition_status(self, name: str, systems: list[str]) -> Document:
@@ -147,7 +147,7 @@ class ResourceTree:
     @staticmethod
     def _build_part(path: str, device: RackDevice, collection_name: str) -> Document:
         """Build the document of the drive, network interface or processor in a block."""
-        common = {"Name": device.name, "Status": _device_status(device)}
+        common = {"Name": device.name, "Status": _build_device_status(device)}
         if collection_name == "EthernetInterfaces":
             mac = ":".join(device.serial[index : index + 2] for index in range(0, 12, 2))
             return build_resource(
@@ -181,9 +181,9 @@ class ResourceTree:
     def _build_capability_links(self, zone: str) -> Document:
         """Build the links of a zone to the capabilities of composed systems."""
         offer = {
-            "CapabilitiesObject": make_reference(CAPABILITIES),
+            "CapabilitiesObject": make_reference(CAPABILITIES_PATH),
             "UseCase": self.variant.use_case,
-            "Links": {"TargetCollection": make_reference(SYSTEMS), "RelatedItem": [make_reference(zone)]},
+            "Links": {"TargetCollection": make_reference(SYSTEMS_PATH), "RelatedItem": [make_reference(zone)]},
         }
         kind = "#CollectionCapabilities.v1_4_0.CollectionCapabilities"
         return {"@Redfish.CollectionCapabilities": {"@odata.type": kind, "Capabilities": [offer]}}
@@ -202,7 +202,7 @@ class ResourceTree:
             case [""]:
                 zone = next(iter(self.composition.zones))
                 document = self._format_collection(build_collection(path, "ComputerSystem", self.composition.systems))
-                return document | self._build_capability_links(f"{ZONES}/{zone}")
+                return document | self._build_capability_links(f"{ZONES_PATH}/{zone}")
             case ["Capabilities"] if self.variant.composes:
                 return self._build_capabilities(path)
             case [name] if name in self.composition.systems:
@@ -243,12 +243,12 @@ class ResourceTree:
     def prepare_change(self, path: str, request: HttpRequest) -> Callable[[], Reply] | None:
         """Return a function that carries out the change of a request, or None if the path does not allow it."""
         body, composes = request.body, self.variant.composes
-        if path == SYSTEMS and request.method == "POST" and composes:
+        if path == SYSTEMS_PATH and request.method == "POST" and composes:
             return lambda: self._create_system(body)
-        action = re.fullmatch(rf"{SYSTEMS}/([^/]+)/Actions/ComputerSystem\.(\w+)", path)
+        action = re.fullmatch(rf"{SYSTEMS_PATH}/([^/]+)/Actions/ComputerSystem\.(\w+)", path)
         if action and request.method == "POST":
             return lambda: self._run_action(action[1], action[2], body)
-        system = self.composition.systems.get(path.removeprefix(f"{SYSTEMS}/"))
+        system = self.composition.systems.get(path.removeprefix(f"{SYSTEMS_PATH}/"))
         if system is not None and composes and request.method == "DELETE":
             return lambda: self._delete_system(system)
         return None
@@ -259,8 +259,8 @@ class ResourceTree:
         document, answer_form = self.find_resource(path) or {}, self.variant.creates
         if answer_form == "object":
             return Reply(200, document, RESPONSE_HEADERS)
-        empty = answer_form == "no_content"
-        return Reply(204 if empty else 201, None if empty else document, RESPONSE_HEADERS | {"Location": path})
+        is_empty = answer_form == "no_content"
+        return Reply(204 if is_empty else 201, None if is_empty else document, RESPONSE_HEADERS | {"Location": path})
 
     def _create_system(self, body: Document) -> Reply:
         """Create a system from the body of a POST. Raises RedfishRefusal if the body is invalid."""
@@ -272,7 +272,7 @@ class ResourceTree:
             raise RedfishRefusal(400, "CreateFailedMissingReqProperties", "Name is needed", ("Name",))
         blocks = self._list_requested_blocks(body)
         system = self.composition.compose_system(name, str(body.get("Description") or ""), blocks)
-        return self._build_created_reply(f"{SYSTEMS}/{system.id}")
+        return self._build_created_reply(f"{SYSTEMS_PATH}/{system.id}")
 
     def _list_requested_blocks(self, body: Document) -> list[str]:
         """Return the names of the blocks in Links.ResourceBlocks. Raises RedfishRefusal if there is anything else."""
@@ -299,7 +299,7 @@ class ResourceTree:
         """Run a reset action of a system. Raises RedfishRefusal if the action is not supported."""
         composed_system = self.composition.systems.get(system)
         if composed_system is None:
-            raise build_not_found_error(f"{SYSTEMS}/{system}")
+            raise build_not_found_error(f"{SYSTEMS_PATH}/{system}")
         if action != "Reset":
             raise RedfishRefusal(400, "ActionNotSupported", f"no action {action}", (action,))
         power_state = {"On": "On", "ForceOff": "Off"}.get(str(body.get("ResetType")))
@@ -311,15 +311,15 @@ class ResourceTree:
 
 def _reject_unknown_properties(body: Mapping[str, Any], names: Collection[str]) -> None:
     """Raise RedfishRefusal if the body has properties other than the named ones."""
-    if unknown := sorted(set(body) - set(names)):
-        raise RedfishRefusal(400, "PropertyUnknown", f"no property {unknown[0]}", unknown)
+    if unknown_properties := sorted(set(body) - set(names)):
+        raise RedfishRefusal(400, "PropertyUnknown", f"no property {unknown_properties[0]}", unknown_properties)
 
 
-def _part_collection(device: RackDevice) -> str:
+def _get_part_collection(device: RackDevice) -> str:
     """Return the member of a block that lists parts of this kind."""
     return _PART_COLLECTIONS.get(device.kind, "Processors")
 
 
-def _device_status(device: RackDevice | None) -> Document:
+def _build_device_status(device: RackDevice | None) -> Document:
     """Return the Status of a device. It is critical if the device is broken."""
     return {**STATUS_OK, "Health": "Critical"} if device is not None and "broken" in device.quirks else STATUS_OK

@@ -9,14 +9,14 @@ from urllib.parse import unquote
 
 from campaign.emulators.control_planes.hardware import Rack
 from campaign.emulators.control_planes.redfish.access import (
-    SESSION_SERVICE,
-    SESSIONS,
+    SESSION_SERVICE_PATH,
+    SESSIONS_PATH,
     SessionAccess,
 )
 from campaign.emulators.control_planes.redfish.composition import CompositionModel, ServiceVariant
 from campaign.emulators.control_planes.redfish.documents import (
     RESPONSE_HEADERS,
-    ROOT,
+    ROOT_PATH,
     Document,
     RedfishRefusal,
     build_collection,
@@ -27,13 +27,13 @@ from campaign.emulators.control_planes.redfish.documents import (
     make_reference,
     parse_expand,
 )
-from campaign.emulators.control_planes.redfish.resources import SYSTEMS, ResourceTree
+from campaign.emulators.control_planes.redfish.resources import SYSTEMS_PATH, ResourceTree
 from campaign.emulators.control_planes.server import HttpRequest, Reply
 
-_TASK_SERVICE = f"{ROOT}/TaskService"
+_TASK_SERVICE = f"{ROOT_PATH}/TaskService"
 _TASKS, _MONITORS = f"{_TASK_SERVICE}/Tasks", f"{_TASK_SERVICE}/TaskMonitors"
-_PUBLIC_PATHS = {"/redfish", ROOT, f"{ROOT}/odata", f"{ROOT}/$metadata"}
-_REGISTRIES = f"{ROOT}/Registries"
+_PUBLIC_PATHS = {"/redfish", ROOT_PATH, f"{ROOT_PATH}/odata", f"{ROOT_PATH}/$metadata"}
+_REGISTRIES = f"{ROOT_PATH}/Registries"
 _EXPAND_FEATURES = ("ExpandAll", "Levels", "Links", "NoLinks")
 _MAX_EXPAND_LEVELS = 2
 _JSON_CONTENT_TYPE = {"Content-Type": "application/json"}
@@ -89,7 +89,7 @@ class RedfishEmulator:
         quirks = self.variant.quirks
         if "errors_with_200" in quirks and reply.status >= 400 and reply.status not in (401, 405):
             return Reply(200, "404" if reply.status == 404 else "500", _JSON_CONTENT_TYPE)
-        if "linked_root" in quirks and request.path.rstrip("/") == ROOT and reply.status == 200:
+        if "linked_root" in quirks and request.path.rstrip("/") == ROOT_PATH and reply.status == 200:
             links = {
                 name: link for name, link in reply.body.items() if isinstance(link, dict) and set(link) == {"@odata.id"}
             }
@@ -100,7 +100,7 @@ class RedfishEmulator:
         if reply.status >= 400 and reply.status not in (401, 404):
             return Reply(reply.status, f'"{reply.body["error"]["message"]}"', _JSON_CONTENT_TYPE)
         is_change = request.method not in ("GET", "HEAD") and reply.status in (200, 201, 204)
-        if is_change and not request.path.startswith(SESSIONS):
+        if is_change and not request.path.startswith(SESSIONS_PATH):
             return Reply(200, "" if request.method == "DELETE" else "200", _JSON_CONTENT_TYPE)
         return reply
 
@@ -127,7 +127,7 @@ class RedfishEmulator:
         if (
             not self.variant.auth
             or (is_read and path in _PUBLIC_PATHS)
-            or (request.method == "POST" and path == SESSIONS)
+            or (request.method == "POST" and path == SESSIONS_PATH)
         ):
             return
         if not self.access.is_authorized(request):
@@ -144,7 +144,7 @@ class RedfishEmulator:
 
     def _handle_read(self, path: str, request: HttpRequest) -> Reply:
         """Answer a GET or HEAD request, with paging and $expand."""
-        if path == f"{ROOT}/$metadata":
+        if path == f"{ROOT_PATH}/$metadata":
             headers = {"Content-Type": "application/xml;charset=utf-8", "Allow": "GET, HEAD"}
             return Reply(200, _METADATA, RESPONSE_HEADERS | headers)
         document = self.find_resource(path)
@@ -159,7 +159,7 @@ class RedfishEmulator:
             query_options -= {"$skip", "$top"}
         if query_options:
             document = self._expand_document(document, request.query.get("$expand", ""), query_options)
-        headers = {"Allow": self._build_allow_header(path), "Link": f"<{ROOT}/$metadata>; rel=describedby"}
+        headers = {"Allow": self._build_allow_header(path), "Link": f"<{ROOT_PATH}/$metadata>; rel=describedby"}
         return Reply(200, document, RESPONSE_HEADERS | headers)
 
     def _expand_document(self, document: Document, text: str, query_options: set[str]) -> Document:
@@ -178,27 +178,27 @@ class RedfishEmulator:
     def _build_allow_header(self, path: str) -> str:
         """Build the Allow header of a path."""
         further_methods = self._resources.get_allowed_methods(path)
-        if path == SESSIONS:
+        if path == SESSIONS_PATH:
             further_methods = ", POST"
-        elif path.startswith(f"{SESSIONS}/"):
+        elif path.startswith(f"{SESSIONS_PATH}/"):
             further_methods = ", DELETE"
         return f"GET, HEAD{further_methods}"
 
     def _find_fixed_resource(self, path: str) -> Document | None:
         """Return the resource of a path whose content never changes, or None."""
         if path == "/redfish":
-            return {"v1": f"{ROOT}/"}
-        if path == ROOT:
+            return {"v1": f"{ROOT_PATH}/"}
+        if path == ROOT_PATH:
             return self._build_root()
-        if path == f"{ROOT}/odata":
+        if path == f"{ROOT_PATH}/odata":
             links = {
                 name: link["@odata.id"]
                 for name, link in self._build_root().items()
                 if name[0].isupper() and "@odata.id" in link
             }
             values = [{"name": name, "kind": "Singleton", "url": url} for name, url in links.items()]
-            service = {"name": "Service", "kind": "Singleton", "url": f"{ROOT}/"}
-            return {"@odata.context": f"{ROOT}/$metadata", "value": [service, *values]}
+            service = {"name": "Service", "kind": "Singleton", "url": f"{ROOT_PATH}/"}
+            return {"@odata.context": f"{ROOT_PATH}/$metadata", "value": [service, *values]}
         if path == _REGISTRIES:
             return build_collection(path, "MessageRegistryFile", ["Base"])
         if path == f"{_REGISTRIES}/Base":
@@ -216,7 +216,7 @@ class RedfishEmulator:
         if self.variant.expand:
             expand_features["MaxLevels"] = _MAX_EXPAND_LEVELS
         return build_resource(
-            f"{ROOT}/",
+            f"{ROOT_PATH}/",
             "ServiceRoot",
             "v1_17_0",
             Id="RootService",
@@ -225,10 +225,10 @@ class RedfishEmulator:
             UUID="6d1a54c8-2f60-4c7e-9a49-93a8f2f0c0de",
             Product="campaign-emulator",
             ProtocolFeaturesSupported={"ExpandQuery": expand_features, **_QUERY_FEATURES},
-            SessionService=make_reference(SESSION_SERVICE),
+            SessionService=make_reference(SESSION_SERVICE_PATH),
             Tasks=make_reference(_TASK_SERVICE),
             Registries=make_reference(_REGISTRIES),
-            Links={"Sessions": make_reference(SESSIONS)},
+            Links={"Sessions": make_reference(SESSIONS_PATH)},
             **self._resources.build_root_links(),
         )
 
@@ -242,12 +242,12 @@ class RedfishEmulator:
         document = self.find_resource(path)
         if document is None and "/Actions/" not in path:
             raise build_not_found_error(request.path)
-        if path.startswith(SESSIONS):
+        if path.startswith(SESSIONS_PATH):
             return self._change_session(path, request)
         change = self._resources.prepare_change(path, request)
         if change is None:
             raise _build_not_allowed_error(path, request)
-        if not self.variant.task_polls or not path.startswith(SYSTEMS):
+        if not self.variant.task_polls or not path.startswith(SYSTEMS_PATH):
             return change()
         self._task_count += 1
         name = str(self._task_count)
@@ -256,11 +256,11 @@ class RedfishEmulator:
 
     def _change_session(self, path: str, request: HttpRequest) -> Reply:
         """Open or close a session."""
-        name = path.removeprefix(f"{SESSIONS}/")
-        if request.method == "POST" and path == SESSIONS:
+        name = path.removeprefix(f"{SESSIONS_PATH}/")
+        if request.method == "POST" and path == SESSIONS_PATH:
             name = self.access.log_in(request.body)
-            headers = {"Location": f"{SESSIONS}/{name}", "X-Auth-Token": self.access.sessions[name]}
-            return Reply(201, self.find_resource(f"{SESSIONS}/{name}"), RESPONSE_HEADERS | headers)
+            headers = {"Location": f"{SESSIONS_PATH}/{name}", "X-Auth-Token": self.access.sessions[name]}
+            return Reply(201, self.find_resource(f"{SESSIONS_PATH}/{name}"), RESPONSE_HEADERS | headers)
         if request.method == "DELETE" and name in self.access.sessions:
             del self.access.sessions[name]
             return Reply(204, None, RESPONSE_HEADERS)

@@ -150,7 +150,7 @@ class BoxClient:
         Raises Busy if the lock is not free before the time limit of the operation.
         """
         with self._thread_lock:
-            descriptor = acquire_lock(self._lock_file, attempts=max(1, int(100 * self.client.remaining_s())))
+            descriptor = acquire_lock(self._lock_file, attempts=max(1, int(100 * self.client.compute_remaining_s())))
             if descriptor is None:
                 raise Busy(f"{self.name}: another process of this program has used the box for too long", (self.name,))
             try:

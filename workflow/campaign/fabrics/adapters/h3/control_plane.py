@@ -32,7 +32,7 @@ from campaign.fabrics.control_plane.protocol import (
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.http.client import HttpClient
 from campaign.fabrics.http.options import ConnectionOptions
-from campaign.fabrics.operations import timing
+from campaign.fabrics.operations import time_operation
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import DetachedDevice, DeviceSlot, StateFile
 from campaign.spec.hardware import Device, list_pool_devices
@@ -110,7 +110,7 @@ class H3Options(OptionsWithoutLogin):
         common_options = {name: getattr(self, name) for name in ConnectionOptions.model_fields if name != "url"}
         return ConnectionOptions(url=self.boxes[box], **common_options)
 
-    def model(self, fabric_model: str) -> str:
+    def map_model(self, fabric_model: str) -> str:
         """Return the system file's name of a device model, or the fabric's own name if the system file has none."""
         return self.models.get(fabric_model, fabric_model)
 
@@ -205,8 +205,8 @@ class BoxLayout:
                     )
         for name, slot in slots.items():
             box, uuid = self.split_fabric_id(name)
-            hidden = box in listings and listings[box].unreadable and uuid not in box_by_uuid
-            if hidden and slot.lease is not None and name not in detached_devices:
+            is_hidden = box in listings and listings[box].unreadable and uuid not in box_by_uuid
+            if is_hidden and slot.lease is not None and name not in detached_devices:
                 raise ProtocolViolation(
                     f"{box} lists {listings[box].unreadable} GPUs in an unknown format; {name} of {slot.lease} may be one of them"
                 )
@@ -532,7 +532,7 @@ class H3ControlPlane(ControlPlane):
 
     def _read_back(self, box: str) -> BoxListing:
         """Read a box after a change, timed as `read_back`."""
-        with timing("read_back", "gpu", box):
+        with time_operation("read_back", "gpu", box):
             return self._read_box(box)
 
     def _send_order(self, operation: Operation, box: str, send: Callable[[], str], lost_answers: list[str]) -> str:
@@ -550,7 +550,7 @@ class H3ControlPlane(ControlPlane):
             self._readings.pop(box, None)
             self._changed_boxes.add(box)
         try:
-            with timing(operation, "gpu", box) as measurement:
+            with time_operation(operation, "gpu", box) as measurement:
                 measurement.answer = send()
             return measurement.answer
         except OutcomeUnknown as error:

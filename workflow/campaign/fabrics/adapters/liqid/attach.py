@@ -372,7 +372,7 @@ class Detachment:
         """Release all devices of the lease, and return the sorted names of devices that the Matrix did not release."""
         group, machines = self._group, self._find_machines()
         lease_devices = {device.name: device for device in self._find_devices(machines)}
-        groups = {parse_number(get_nested(each, "grp_id")) for each in self.snapshot.groups}
+        groups = {parse_number(get_nested(group_record, "grp_id")) for group_record in self.snapshot.groups}
         for device in lease_devices.values():
             if device.machine is not None and device.machine not in self.snapshot.machines:
                 raise ProtocolViolation(

@@ -431,7 +431,7 @@ def find_leased_systems(
             block_paths = {host_block.uri, *(blocks[name].uri for name in names)}
             candidates = (system for system in systems.values() if system.uri not in leases_by_system)
             # If the answer was lost, the system is one with all requested blocks. Another client may have added blocks since.
-            matches = (
+            matching_systems = (
                 candidate
                 for candidate in candidates
                 if (
@@ -440,7 +440,7 @@ def find_leased_systems(
                     else matches_handle(candidate, handle, block_paths)
                 )
             )
-            if (candidate := next(matches, None)) is not None:
+            if (candidate := next(matching_systems, None)) is not None:
                 leases_by_system[candidate.uri] = SystemOwner(tags[lease_id], held_host.name)
     return leases_by_system
 

@@ -262,7 +262,7 @@ class RedfishService:
         answer = first_answer
         while True:
             poll_interval_s = choose_poll_interval(answer, self._poll_s)
-            if self.client.remaining_s() <= poll_interval_s:
+            if self.client.compute_remaining_s() <= poll_interval_s:
                 raise OutcomeUnknown(f"{operation}: task {monitor} was not completed in time (operation_s)")
             self.client.sleep(poll_interval_s)
             try:
@@ -270,7 +270,9 @@ class RedfishService:
             except FabricError as error:
                 # A request that ends at the time limit of the operation is no fault of the service.
                 problem = (
-                    "cannot be polled" if self.client.remaining_s() > 0 else "was not completed in time (operation_s)"
+                    "cannot be polled"
+                    if self.client.compute_remaining_s() > 0
+                    else "was not completed in time (operation_s)"
                 )
                 raise OutcomeUnknown(f"{operation}: task {monitor} {problem} ({error})") from error
             final_answer = check_task(answer, operation, monitor)

@@ -19,29 +19,29 @@ AmdCall = Callable[[Any, Any], dict[str, Any]]
 
 def _read_activity(smi: Any, handle: Any) -> dict[str, Any]:
     """Read the utilisation of a device and of its memory (percent)."""
-    found = smi.amdsmi_get_gpu_activity(handle)
-    return {"utilisation_pct": found["gfx_activity"], "memory_access_pct": found["umc_activity"]}
+    activity = smi.amdsmi_get_gpu_activity(handle)
+    return {"utilisation_pct": activity["gfx_activity"], "memory_access_pct": activity["umc_activity"]}
 
 
 def _read_power(smi: Any, handle: Any) -> dict[str, Any]:
     """Read the power of a device (W): the current power if the device reports it, otherwise the mean power."""
-    found = smi.amdsmi_get_power_info(handle)
-    now, mean = found.get("current_socket_power"), found.get("average_socket_power")
-    return {"power_w": now if isinstance(now, int | float) and now else mean}
+    power = smi.amdsmi_get_power_info(handle)
+    current_w, mean_w = power.get("current_socket_power"), power.get("average_socket_power")
+    return {"power_w": current_w if isinstance(current_w, int | float) and current_w else mean_w}
 
 
 def _read_energy(smi: Any, handle: Any) -> dict[str, Any]:
     """Read the energy counter of a device (J)."""
-    found = smi.amdsmi_get_energy_count(handle)
+    energy = smi.amdsmi_get_energy_count(handle)
     return {
-        "energy_j": found["energy_accumulator"] * found["counter_resolution"] / 1e6
+        "energy_j": energy["energy_accumulator"] * energy["counter_resolution"] / 1e6
     }  # The resolution is in microjoules.
 
 
 def _read_ecc_counts(smi: Any, handle: Any) -> dict[str, Any]:
     """Read the numbers of corrected and uncorrected memory errors of a device."""
-    found = smi.amdsmi_get_gpu_total_ecc_count(handle)
-    return {"ecc_corrected_count": found["correctable_count"], "ecc_uncorrected_count": found["uncorrectable_count"]}
+    counts = smi.amdsmi_get_gpu_total_ecc_count(handle)
+    return {"ecc_corrected_count": counts["correctable_count"], "ecc_uncorrected_count": counts["uncorrectable_count"]}
 
 
 def _list_calls(smi: Any) -> tuple[list[AmdCall], list[AmdCall]]:
@@ -76,12 +76,12 @@ class _AmdDevice:
     def read(self) -> Iterator[SensorReading]:
         for call in tuple(self.calls):
             try:
-                found = call(self.smi, self.handle)
+                values = call(self.smi, self.handle)
             except (self.smi.AmdSmiException, AttributeError, KeyError, TypeError):
                 self.calls.remove(call)
                 continue
             yield from [
-                (self.part, name, float(value)) for name, value in found.items() if isinstance(value, int | float)
+                (self.part, name, float(value)) for name, value in values.items() if isinstance(value, int | float)
             ]
 
 
@@ -89,7 +89,10 @@ def create_probes(smi: Any) -> list[Probe]:
     """Create the probes of all devices from a module with AMD SMI's functions."""
     try:
         smi.amdsmi_init()
-        handles = {f"gpu:{smi.amdsmi_get_gpu_device_uuid(each)}": each for each in smi.amdsmi_get_processor_handles()}
+        handles = {
+            f"gpu:{smi.amdsmi_get_gpu_device_uuid(processor)}": processor
+            for processor in smi.amdsmi_get_processor_handles()
+        }
     except smi.AmdSmiException:
         return []
     return [

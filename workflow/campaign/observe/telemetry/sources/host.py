@@ -46,17 +46,19 @@ def parse_processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) 
         sockets: socket by processor name (`cpu0`), for the parts `socket:N` if there are several.
         ticks_per_s: clock ticks per second.
     """
-    several = len(set(sockets.values())) > 1
+    has_several_sockets = len(set(sockets.values())) > 1
     sums: dict[tuple[str, str], float] = {}
     for line in text.splitlines():
         name, *ticks = line.split()
         if not name.startswith("cpu"):
             break  # The rest of the file is long and does not concern processors.
-        part = "host" if name == "cpu" else f"socket:{sockets[name]}" if several and name in sockets else ""
+        part = "host" if name == "cpu" else f"socket:{sockets[name]}" if has_several_sockets and name in sockets else ""
         if part:
-            user, nice, system, idle, waiting, irq, softirq, stolen = (float(tick) / ticks_per_s for tick in ticks[:8])
+            user, nice, system, idle, waiting, irq, softirq, stolen_s = (
+                float(tick) / ticks_per_s for tick in ticks[:8]
+            )
             busy = user + nice + system + irq + softirq
-            seconds = {"cpu_busy_s": busy, "cpu_stolen_s": stolen, "cpu_all_s": busy + idle + waiting + stolen}
+            seconds = {"cpu_busy_s": busy, "cpu_stolen_s": stolen_s, "cpu_all_s": busy + idle + waiting + stolen_s}
             for quantity, value in seconds.items():
                 sums[part, quantity] = sums.get((part, quantity), 0.0) + value
     yield from ((part, quantity, value) for (part, quantity), value in sums.items())
@@ -122,18 +124,18 @@ class _PackageEnergy:
     packages: Mapping[str, Path]
     ranges_uj: Mapping[str, float]
     last_uj: dict[str, float] = field(default_factory=dict)
-    turned_uj: dict[str, float] = field(default_factory=dict)
+    wrapped_uj: dict[str, float] = field(default_factory=dict)
 
     def read(self) -> Iterator[SensorReading]:
         for part, directory in self.packages.items():
             now_uj = float((directory / "energy_uj").read_text(encoding="utf-8"))
             if now_uj < self.last_uj.get(part, now_uj):
-                self.turned_uj[part] = self.turned_uj.get(part, 0.0) + self.ranges_uj[part]
+                self.wrapped_uj[part] = self.wrapped_uj.get(part, 0.0) + self.ranges_uj[part]
             self.last_uj[part] = now_uj
-            yield part, "package_energy_j", (now_uj + self.turned_uj.get(part, 0.0)) / 1e6
+            yield part, "package_energy_j", (now_uj + self.wrapped_uj.get(part, 0.0)) / 1e6
 
 
-def socket_by_processor(cpus: Path = _SYS / "devices/system/cpu") -> dict[str, int]:
+def read_sockets_by_processor(cpus: Path = _SYS / "devices/system/cpu") -> dict[str, int]:
     """Return the socket of each processor by name."""
     sockets = {}
     for file in cpus.glob("cpu[0-9]*/topology/physical_package_id"):
@@ -166,15 +168,15 @@ def open_infiniband_probe(adapters: Path = _SYS / "class/infiniband") -> Probe |
     return _InfiniBand(counters) if counters else None
 
 
-def _has_device(directory: Path) -> Callable[[str], bool]:
+def _build_device_predicate(directory: Path) -> Callable[[str], bool]:
     """Return a cached predicate that returns True for the names of hardware devices."""
     return cache(lambda name: (directory / name / "device").exists())
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
     """Open the probes of this host's processors, memory, disks, networks and energy, and of the sampler itself."""
-    ticks_per_s, sockets = os.sysconf("SC_CLK_TCK"), socket_by_processor()
-    is_disk, is_card = _has_device(_SYS / "block"), _has_device(_SYS / "class/net")
+    ticks_per_s, sockets = os.sysconf("SC_CLK_TCK"), read_sockets_by_processor()
+    is_disk, is_card = _build_device_predicate(_SYS / "block"), _build_device_predicate(_SYS / "class/net")
     files: dict[str, Callable[[str], Iterator[SensorReading]]] = {
         "stat": lambda text: parse_processors(text, sockets, ticks_per_s),
         "meminfo": parse_memory,

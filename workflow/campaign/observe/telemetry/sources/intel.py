@@ -50,17 +50,17 @@ class _Sysman:
         self.call_checked(name, handle, byref(result))
         return result
 
-    def uuid(self, device: Any) -> str:
+    def read_uuid(self, device: Any) -> str:
         """Read the UUID of a device."""
-        found = self.fill_structure(
+        properties = self.fill_structure(
             "zesDeviceGetProperties", device, "zes_device_properties_t", "ZES_STRUCTURE_TYPE_DEVICE_PROPERTIES"
         )
-        text = bytes(found.core.uuid.id).hex()
+        text = bytes(properties.core.uuid.id).hex()
         return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
-    def memory_mib(self, device: Any) -> float:
+    def read_memory_mib(self, device: Any) -> float:
         """Read the used memory of a device (MiB)."""
-        used = 0
+        used_bytes = 0
         for module in self.list_handles("zesDeviceEnumMemoryModules", "zes_mem_handle_t", device):
             kind = self.fill_structure(
                 "zesMemoryGetProperties", module, "zes_mem_properties_t", "ZES_STRUCTURE_TYPE_MEM_PROPERTIES"
@@ -69,15 +69,15 @@ class _Sysman:
                 state = self.fill_structure(
                     "zesMemoryGetState", module, "zes_mem_state_t", "ZES_STRUCTURE_TYPE_MEM_STATE"
                 )
-                used += state.size - state.free
-        return used / _MIB
+                used_bytes += state.size - state.free
+        return used_bytes / _MIB
 
-    def energy_j(self, device: Any) -> float:
+    def read_energy_j(self, device: Any) -> float:
         """Read the energy counter of a device (J)."""
         card = self.list_handles("zesDeviceEnumPowerDomains", "zes_pwr_handle_t", device)[0]
         return float(self.fill_structure("zesPowerGetEnergyCounter", card, "zes_power_energy_counter_t").energy) / 1e6
 
-    def clock_mhz(self, device: Any) -> float:
+    def read_clock_mhz(self, device: Any) -> float:
         """Read the current clock of a device (MHz)."""
         domain = self.list_handles("zesDeviceEnumFrequencyDomains", "zes_freq_handle_t", device)[0]
         return float(
@@ -86,14 +86,14 @@ class _Sysman:
             ).actual
         )
 
-    def temperature_c(self, device: Any) -> float:
+    def read_temperature_c(self, device: Any) -> float:
         """Read the temperature of a device (°C)."""
         sensor = self.list_handles("zesDeviceEnumTemperatureSensors", "zes_temp_handle_t", device)[0]
-        found = c_double(0)
-        self.call_checked("zesTemperatureGetState", sensor, byref(found))
-        return found.value
+        temperature = c_double(0)
+        self.call_checked("zesTemperatureGetState", sensor, byref(temperature))
+        return temperature.value
 
-    def activity_us(self, device: Any) -> list[tuple[int, int]]:
+    def read_activity_us(self, device: Any) -> list[tuple[int, int]]:
         """Read the busy time and the clock (us) of all engines together, for the card or for each tile."""
         activities = []
         for group in self.list_handles("zesDeviceEnumEngineGroups", "zes_engine_handle_t", device):
@@ -101,8 +101,8 @@ class _Sysman:
                 "zesEngineGetProperties", group, "zes_engine_properties_t", "ZES_STRUCTURE_TYPE_ENGINE_PROPERTIES"
             )
             if kind.type == self.zes.ZES_ENGINE_GROUP_ALL:
-                now = self.fill_structure("zesEngineGetActivity", group, "zes_engine_stats_t")
-                activities.append((int(now.activeTime), int(now.timestamp)))
+                stats = self.fill_structure("zesEngineGetActivity", group, "zes_engine_stats_t")
+                activities.append((int(stats.activeTime), int(stats.timestamp)))
         return activities
 
 
@@ -111,12 +111,12 @@ class _IntelDevice:
 
     def __init__(self, sysman: _Sysman, handle: Any, part: str) -> None:
         self._sysman, self._handle, self._part = sysman, handle, part
-        self._before: list[tuple[int, int]] = []
+        self._last_activities: list[tuple[int, int]] = []
         self._calls = {
-            "memory_used_mib": sysman.memory_mib,
-            "energy_j": sysman.energy_j,
-            "clock_sm_mhz": sysman.clock_mhz,
-            "temperature_c": sysman.temperature_c,
+            "memory_used_mib": sysman.read_memory_mib,
+            "energy_j": sysman.read_energy_j,
+            "clock_sm_mhz": sysman.read_clock_mhz,
+            "temperature_c": sysman.read_temperature_c,
         }
 
     def read(self) -> Iterator[SensorReading]:
@@ -126,9 +126,9 @@ class _IntelDevice:
             except (_SysmanError, AttributeError, IndexError):
                 del self._calls[name]  # An unsupported call is not repeated.
         with suppress(_SysmanError, AttributeError):
-            now, before = self._sysman.activity_us(self._handle), self._before
-            self._before = now
-            spans = [(a - b, t - s) for (a, t), (b, s) in zip(now, before, strict=False) if t > s]
+            activities, last_activities = self._sysman.read_activity_us(self._handle), self._last_activities
+            self._last_activities = activities
+            spans = [(a - b, t - s) for (a, t), (b, s) in zip(activities, last_activities, strict=False) if t > s]
             if spans:
                 yield self._part, "utilisation_pct", max(100.0 * busy / span for busy, span in spans)
 
@@ -144,7 +144,7 @@ def create_probes(zes: Any) -> list[Probe]:
             for driver in drivers
             for device in sysman.list_handles("zesDeviceGet", "zes_device_handle_t", driver)
         ]
-        return [_IntelDevice(sysman, handle, f"gpu:{sysman.uuid(handle)}") for handle in handles]
+        return [_IntelDevice(sysman, handle, f"gpu:{sysman.read_uuid(handle)}") for handle in handles]
     except _SysmanError:
         return []
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from types import ModuleType
 from typing import Any
@@ -35,8 +36,8 @@ from campaign.observe.nvml import (
 from campaign.observe.telemetry.sources import DevicesUnreadableError, Probe, SamplerOptions, SensorReading
 
 _MIB = 2**20
-_SLOW_CALLS_S = 1.0
-_MAX_BETWEEN_SHARE = 0.02
+_MIN_SLOW_CALL_INTERVAL_S = 1.0
+_MAX_COUNTER_READING_SHARE = 0.02
 """Maximum share of a core per device for reading counters between samples."""
 _MAX_CLOCK_OFFSET_S = 10.0
 _UNSUPPORTED_ERRORS = (
@@ -46,7 +47,12 @@ _UNSUPPORTED_ERRORS = (
 _LOST_DEVICE_ERRORS = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "UNINITIALIZED")
 # These are bits of nvmlClocksEventReasons, which earlier drivers call throttle reasons. The power limit is normal under load. Heat
 # and the board's protection (including a power brake) are not. `clocks_set` means that a user has set the clocks.
-_REASONS = {"capped_power": 0x4, "slowed_thermal": 0x20 | 0x40, "slowed_hardware": 0x8 | 0x80, "clocks_set": 0x2}
+_CLOCK_REASON_BITS = {
+    "capped_power": 0x4,
+    "slowed_thermal": 0x20 | 0x40,
+    "slowed_hardware": 0x8 | 0x80,
+    "clocks_set": 0x2,
+}
 
 Values = Iterable[tuple[str, float]]
 NvmlCall = Callable[[Any, Any], Values]
@@ -70,9 +76,9 @@ def _read_clocks(nvml: Any, handle: Any) -> Values:
 def _read_clock_reasons(nvml: Any, handle: Any) -> Values:
     """Yield 1 for each reason that currently limits the clocks, and 0 for each other reason."""
     name = "nvmlDeviceGetCurrentClocksEventReasons"
-    ask = getattr(nvml, name, None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
-    reasons = ask(handle)
-    for kind, mask in _REASONS.items():
+    read_reasons = getattr(nvml, name, None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+    reasons = read_reasons(handle)
+    for kind, mask in _CLOCK_REASON_BITS.items():
         yield kind, float(bool(reasons & mask))
 
 
@@ -107,7 +113,7 @@ def _choose_memory_call(nvml: Any) -> NvmlCall:
     return lambda nvml, handle: [(name, nvml.nvmlDeviceGetMemoryInfo(handle, **version).used / _MIB)]
 
 
-_ALWAYS: tuple[NvmlCall, ...] = (
+_COMMON_CALLS: tuple[NvmlCall, ...] = (
     lambda nvml, handle: [("energy_j", nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)],
     lambda nvml, handle: [("temperature_c", nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))],
     _read_clock_reasons,
@@ -153,23 +159,23 @@ class _NvmlSamples:
     handle: Any
     part: str
     kinds: Sequence[_SampledQuantity]
-    seen_us: dict[str, int] = field(default_factory=dict)
+    last_sample_us: dict[str, int] = field(default_factory=dict)
 
     def read_new(self, kind: _SampledQuantity) -> list[tuple[float, float]]:
         """Return Unix times and values of new samples of a quantity. Raises NVMLError if NVML has none."""
-        since = self.seen_us.get(kind.quantity, 0)
+        since = self.last_sample_us.get(kind.quantity, 0)
         constant = getattr(self.nvml, kind.constant)
         value_type, samples = self.nvml.nvmlDeviceGetSamples(self.handle, constant, since)
         new = sorted((sample for sample in samples if sample.timeStamp > since), key=lambda sample: sample.timeStamp)
         if new:
-            self.seen_us[kind.quantity] = new[-1].timeStamp
+            self.last_sample_us[kind.quantity] = new[-1].timeStamp
         values = (convert_union_value(self.nvml, sample.sampleValue, value_type)[0] / kind.divisor for sample in new)
         return [(sample.timeStamp / 1e6, value) for sample, value in zip(new, values, strict=True)]
 
     def read(self) -> Iterator[SensorReading]:
         for kind in self.kinds:
-            for at, value in call_or_none(self.nvml, lambda kind=kind: self.read_new(kind)) or ():  # type: ignore[misc]
-                yield self.part, kind.quantity, value, at
+            for sample_time, value in call_or_none(self.nvml, lambda kind=kind: self.read_new(kind)) or ():  # type: ignore[misc]
+                yield self.part, kind.quantity, value, sample_time
 
     def is_cheaper_than_reading(self, single_s: float, interval_s: float, clock: Callable[[], float]) -> bool:
         """Return whether NVML's stored samples are better than single readings.
@@ -181,14 +187,18 @@ class _NvmlSamples:
             interval_s: sampling interval in seconds.
             clock: monotonic clock in seconds.
         """
-        started = clock()
-        found = [call_or_none(self.nvml, lambda kind=kind: self.read_new(kind)) for kind in self.kinds]  # type: ignore[misc]
-        cost_s = clock() - started
-        if not all(found):
+        started_s = clock()
+        samples_by_kind = [call_or_none(self.nvml, lambda kind=kind: self.read_new(kind)) for kind in self.kinds]  # type: ignore[misc]
+        cost_s = clock() - started_s
+        if not all(samples_by_kind):
             return False
-        spacing_s = max((each[-1][0] - each[0][0]) / max(1, len(each) - 1) for each in found if each)
-        in_step = all(each and abs(each[-1][0] - time.time()) < _MAX_CLOCK_OFFSET_S for each in found)
-        return in_step and 0 < spacing_s < interval_s and cost_s * spacing_s / interval_s < single_s
+        spacing_s = max(
+            (samples[-1][0] - samples[0][0]) / max(1, len(samples) - 1) for samples in samples_by_kind if samples
+        )
+        clocks_agree = all(
+            samples and abs(samples[-1][0] - time.time()) < _MAX_CLOCK_OFFSET_S for samples in samples_by_kind
+        )
+        return clocks_agree and 0 < spacing_s < interval_s and cost_s * spacing_s / interval_s < single_s
 
 
 @dataclass
@@ -208,10 +218,10 @@ class _NvidiaDevice:
             try:
                 yield from [(self.part, quantity, float(value)) for quantity, value in call(self.nvml, self.handle)]
             except self.nvml.NVMLError as error:
-                if error.value in _error_codes(self.nvml, _LOST_DEVICE_ERRORS):
+                if error.value in _list_error_codes(self.nvml, _LOST_DEVICE_ERRORS):
                     self.lost = True
                     yield self.part, "lost", 1.0
-                elif error.value in _error_codes(self.nvml, _UNSUPPORTED_ERRORS):
+                elif error.value in _list_error_codes(self.nvml, _UNSUPPORTED_ERRORS):
                     self.calls.remove(call)
             except (AttributeError, TypeError, ValueError):
                 self.calls.remove(call)  # The package is older than this call.
@@ -237,12 +247,12 @@ class _ByteCounters(_NvidiaDevice):
 
         In the latter case, counts have gaps until the width of the counters is known.
         """
-        needed_s = min(each.max_read_interval_s() for each in self.counters.values())
+        needed_s = min(counter.max_read_interval_s() for counter in self.counters.values())
         return needed_s if self.is_cheap(needed_s) else float("inf")
 
-    def is_cheap(self, every_s: float) -> bool:
+    def is_cheap(self, interval_s: float) -> bool:
         """Return whether readings at this interval (seconds) take an acceptable share of a core."""
-        return self._cost_s <= _MAX_BETWEEN_SHARE * every_s
+        return self._cost_s <= _MAX_COUNTER_READING_SHARE * interval_s
 
 
 @dataclass
@@ -266,7 +276,7 @@ class _XidProbe:
             yield part, "xid_count", float(count)
 
 
-def _error_codes(nvml: Any, names: Sequence[str]) -> list[int]:
+def _list_error_codes(nvml: Any, names: Sequence[str]) -> list[int]:
     """Return the codes of these NVML errors, without those that the package does not define."""
     return [getattr(nvml, f"NVML_ERROR_{name}") for name in names if hasattr(nvml, f"NVML_ERROR_{name}")]
 
@@ -324,27 +334,33 @@ def create_probes(
     return [*all_probes, *([xid] if xid else [])]
 
 
+def _read_or_none(nvml: Any, call: NvmlCall, handle: Any) -> Any:
+    """Return the values that a call reads from a device, or None if the device does not support it."""
+    return call_or_none(nvml, lambda: list(call(nvml, handle)))
+
+
 def _create_device_probes(
     nvml: Any, device: NvmlDevice, options: SamplerOptions, clock: Callable[[], float]
 ) -> Iterator[Probe]:
     """Yield the probes of one device or part."""
     handle, part = device.handle, f"gpu:{device.uuid}"
-    calls: list[NvmlCall] = [_choose_memory_call(nvml), *_ALWAYS]
-    for single, kinds in _SAMPLED_QUANTITIES:
+    calls: list[NvmlCall] = [_choose_memory_call(nvml), *_COMMON_CALLS]
+    for read_single, kinds in _SAMPLED_QUANTITIES:
         samples = _NvmlSamples(nvml, handle, part, kinds)
-        single_s = _measure_seconds(lambda single=single: call_or_none(nvml, lambda: list(single(nvml, handle))), clock)  # type: ignore[misc]
+        read = partial(_read_or_none, nvml, read_single, handle)
+        single_s = _measure_seconds(read, clock)
         if samples.is_cheaper_than_reading(single_s, options.interval_s, clock):
             yield samples
         else:
-            calls.append(single)
+            calls.append(read_single)
     if device.parent_uuid:
         yield _NvidiaDevice(nvml, handle, part, calls)
         return
     counters = create_pcie_counters(nvml, handle)
     pcie = _ByteCounters(nvml, device, counters, clock) if counters else None
-    if pcie is not None and pcie.is_cheap(min(each.max_read_interval_s() for each in counters.values())):
+    if pcie is not None and pcie.is_cheap(min(counter.max_read_interval_s() for counter in counters.values())):
         yield pcie
-    elif options.interval_s >= _SLOW_CALLS_S:
+    elif options.interval_s >= _MIN_SLOW_CALL_INTERVAL_S:
         calls.append(_read_pcie_throughput)
     if counters := create_nvlink_counters(nvml, handle):
         yield _ByteCounters(nvml, device, counters, clock)

@@ -17,7 +17,7 @@ from typing import Any
 
 from campaign.observe.telemetry.sources import Probe, SamplerOptions, SensorReading
 
-QUANTITIES = {"power_w": "power_w", "memory_mib": "memory_used_mib", "utilisation_pct": "utilisation_pct"}
+QUANTITY_BY_GAUGE = {"power_w": "power_w", "memory_mib": "memory_used_mib", "utilisation_pct": "utilisation_pct"}
 
 
 def read_machine_id() -> str:
@@ -65,7 +65,7 @@ class _GaugeFiles:
                 readings = [
                     (f"gauge:{device}", quantity, float(values[name]))
                     for device, values in document["devices"].items()
-                    for name, quantity in QUANTITIES.items()
+                    for name, quantity in QUANTITY_BY_GAUGE.items()
                     if isinstance(values.get(name), int | float)
                 ]
             except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -75,9 +75,9 @@ class _GaugeFiles:
     def _read_document(self, name: str) -> Mapping[str, Any]:
         """Return the content of a file, which is read only if it has changed."""
         path = self.directory / name
-        changed = path.stat().st_mtime_ns
-        if self.documents.get(name, (None, {}))[0] != changed:
-            self.documents[name] = (changed, json.loads(path.read_bytes()))
+        changed_ns = path.stat().st_mtime_ns
+        if self.documents.get(name, (None, {}))[0] != changed_ns:
+            self.documents[name] = (changed_ns, json.loads(path.read_bytes()))
         return self.documents[name][1]
 
 

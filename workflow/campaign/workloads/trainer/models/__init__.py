@@ -147,12 +147,12 @@ def _draw_image(image_px: int, generator: torch.Generator) -> Tensor:
     return torch.randint(256, (3, image_px, image_px), generator=generator, dtype=torch.uint8)
 
 
-def _class_loss(logits: Tensor, target: Tensor) -> Tensor:
+def _compute_class_loss(logits: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.float(), target)
 
 
 def _make_classifier(
-    network: nn.Module, image_px: int, classes: int = _CLASSES, loss: Callable[..., Tensor] = _class_loss
+    network: nn.Module, image_px: int, classes: int = _CLASSES, loss: Callable[..., Tensor] = _compute_class_loss
 ) -> Trainable:
     """Combine an image classifier with its loss, samples and optimizer."""
 

@@ -27,13 +27,13 @@ class YoloSize:
     depth: float
     width: float
 
-    def scale_channels(self, unscaled: int) -> int:
+    def scale_channels(self, base_channels: int) -> int:
         """Scale a number of channels by the width, rounded up to a multiple of 8."""
-        return math.ceil(unscaled * self.width / 8) * 8
+        return math.ceil(base_channels * self.width / 8) * 8
 
-    def scale_repeats(self, unscaled: int) -> int:
+    def scale_repeats(self, base_repeats: int) -> int:
         """Scale a number of repeated blocks by the depth, at least 1."""
-        return max(round(unscaled * self.depth), 1)
+        return max(round(base_repeats * self.depth), 1)
 
 
 SIZES = {"cspn": YoloSize(0.33, 0.25), "yolov5s": YoloSize(0.33, 0.5), "yolov5l": YoloSize(1.0, 1.0)}
