@@ -17,10 +17,12 @@ rule job:
     shell: "true"
 """
 _READ_JSON = """
-import json, sys
-from pathlib import Path
+import json, os, sys
 import pandas, pyarrow.parquet
-documents = [json.loads(path.read_bytes()) for path in sorted(Path(sys.argv[1]).glob("**/*.json"))]
+for directory, _, names in os.walk(sys.argv[1]):
+    for name in names:
+        with open(os.path.join(directory, name), "rb") as file:
+            json.loads(file.read())
 """
 _COPY_ONE_BY_ONE = """
 import hashlib, sys
