@@ -225,7 +225,7 @@ def test_a_step_over_its_memory_is_out_of_memory(job: Job) -> None:
     [
         ("missing", "no-such-program: no such program on host1, host2"),
         ("too much memory", "memory_limit_mib is 10,000,000, but the job has only"),
-        ("too many ranks", "composition has 4 there"),
+        ("too many ranks", "the composition has only 4 devices on this host"),
     ],
 )
 def test_what_cannot_be_started_is_a_launch_error_that_says_why(job: Job, name: str, complaint: str) -> None:
@@ -414,7 +414,7 @@ def test_a_host_without_the_composed_devices_stops_the_lease(start: Callable[...
     command = ["sh", "-c", "echo GPU-1, core; test $SLURMD_NODENAME = host4 || echo GPU-2, core"]
     found = start(verify=True, system=system(devices_command=command)).done().verified
     assert isinstance(found, DeviceMismatchError)
-    assert found.hosts == {"host4": "1 devices found, 2 composed"}
+    assert found.hosts == {"host4": "only 1 of 2 devices found"}
 
 
 def test_devices_that_slurm_does_not_have_for_the_job_stop_the_lease(start: Callable[..., Job]) -> None:

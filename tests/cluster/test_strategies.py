@@ -443,7 +443,7 @@ def test_a_command_of_the_site_that_fails_is_quoted() -> None:
     complain = ["sh", "-c", "echo no way to {host} >&2; exit 3"]
     opened = case.open(slurmd={"stop": complain, "start": complain})
     opened.begin(case.hosts, LEASE)
-    with pytest.raises(HostFailed, match=r"stopped: .* exited with 3: no way to dyn1"):
+    with pytest.raises(HostFailed, match=r"stopped: .* exited with code 3: no way to dyn1"):
         opened.announce(case.composition(), LEASE)
 
 

@@ -57,7 +57,7 @@ class GoneJob:
     """A job that has ended and left nothing but, maybe, its log."""
 
     poll_interval_s = 0.02
-    outlives = True
+    drivers_survive = True
 
     def __init__(self, log_file: Path) -> None:
         self.log_file = log_file

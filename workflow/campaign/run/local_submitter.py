@@ -41,7 +41,7 @@ class LocalSubmitter:
     """Submitter whose drivers are processes of this machine, which are found by their locks (see `Submitter`)."""
 
     poll_interval_s = 0.01
-    outlives = False
+    drivers_survive = False
     latency_s = 0.0
 
     def __init__(self, results: Results, driver: MakeDriver) -> None:

@@ -24,7 +24,7 @@ MAX_POLL_INTERVAL_S = 0.5
 class SlurmSubmitter:
     """Submitter whose drivers are Slurm jobs (see `Submitter`). All processes of a campaign share the directory of the queue."""
 
-    outlives = True
+    drivers_survive = True
 
     def __init__(
         self, campaign: Campaign, results: Results, make_driver: MakeDriver, report: Callable[[str], None]
