@@ -62,7 +62,7 @@ style: $(VENV)/.dev $(VENV)/.rewritten
 	python -m docs.generate --check
 	snakemake --lint
 
-bench: $(VENV)/.dev  ## Figures of speed, and statements under a planted truth (an hour and a half; those of Slurm need root)
+bench: $(VENV)/.dev  ## Figures of speed (ten minutes; that of Slurm needs root), then statements under a planted truth (an hour)
 	python -m tests.benchmarks
 	python -m tests.benchmarks.truth
 	python -m tests.benchmarks.racing

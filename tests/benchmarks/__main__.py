@@ -1,9 +1,8 @@
-"""Prints the figures of speed as a table: `python -m tests.benchmarks [NAME...]`."""
+"""Measure the figures of speed and print them as a table: `python -m tests.benchmarks [NAME...]`."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import subprocess
 import sys
@@ -13,70 +12,66 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tests.benchmarks.figure import MORE, Figure, Skipped, keep_ratios, last_ratios
+from tests.benchmarks.figure import MAX_GROWTH, Figure, Skipped, keep_ratios, read_last_ratios
 from tests.benchmarks.project import ROOT, temporary_project
 from tests.benchmarks.suite import BENCHMARKS
 
-_QUIET_LOAD = 0.5
+_MAX_QUIET_LOAD = 0.5
 
 
 def main() -> int:
-    """Run the benchmarks that are named, or all, and keep their ratios; with --strict, 1 where a figure is over its limit."""
+    """Run the named benchmarks, or all, and keep their ratios. With --strict, return 1 if a ratio has grown."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.benchmarks", description="Figures of speed, with their limits."
+        prog="python -m tests.benchmarks", description="Measure figures of speed as ratios to bare tools."
     )
-    known = "; ".join(f"{name}: {(function.__doc__ or '').strip()}" for name, function in BENCHMARKS.items())
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run; all when left out. {known}")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 where a figure is over its limit")
-    asked = parser.parse_args()
-    if unknown := set(asked.names) - set(BENCHMARKS):
+    benchmarks = "; ".join(f"{name}: {(function.__doc__ or '').strip()}" for name, function in BENCHMARKS.items())
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"benchmarks to run; default: all. {benchmarks}")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a ratio is 10 %% above the last kept one")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(BENCHMARKS):
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(BENCHMARKS)}")
     console = Console(stderr=True)
     load = os.getloadavg()[0]
-    if load > _QUIET_LOAD:
-        console.print(f"[yellow]The machine is busy (load {load:.1f}): times will be longer than they are.[/]")
+    if load > _MAX_QUIET_LOAD:
+        console.print(f"[yellow]The machine is busy (load {load:.1f}): times are longer than on an idle one.[/]")
     figures: list[Figure] = []
-    for name in asked.names or BENCHMARKS:
+    for name in arguments.names or BENCHMARKS:
         with console.status(f"{name} ..."), temporary_project() as project:
             try:
                 figures += BENCHMARKS[name](project)
             except Skipped as skipped:
                 console.print(f"[yellow]{name}: skipped: {escape(str(skipped))}[/]")
-    last = last_ratios()
-    Console(width=None if sys.stdout.isatty() else 150).print(table(figures, last))
-    for figure in figures:
-        before = last.get(figure.name)
-        if figure.ratio is not None and before is not None and figure.ratio > MORE * before:
-            console.print(f"[yellow]{escape(figure.name)}: {figure.ratio / before - 1:.0%} above the last one[/]")
-    keep_ratios(figures, commit())
-    return int(asked.strict and not all(figure.holds for figure in figures))
+    last = read_last_ratios()
+    Console(width=None if sys.stdout.isatty() else 150).print(build_table(figures, last))
+    grown = [figure for figure in figures if figure.ratio > MAX_GROWTH * last.get(figure.name, figure.ratio)]
+    for figure in grown:
+        growth = figure.ratio / last[figure.name] - 1
+        console.print(f"[yellow]{escape(figure.name)}: {growth:.0%} above the last kept ratio[/]")
+    keep_ratios(figures, describe_commit())
+    return int(arguments.strict and bool(grown))
 
 
-def commit() -> str:
-    """The commit that is measured, with a `+` where files differ from it; `none` outside of a repository."""
+def describe_commit() -> str:
+    """Return the measured commit, with a `+` if files differ from it, or `none` outside of a repository."""
     describe = ["git", "describe", "--always", "--abbrev=8", "--dirty=+", "--exclude=*"]
     return subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "none"
 
 
-def table(figures: list[Figure], last: Mapping[str, float]) -> Table:
-    """One row a figure. `ratio` is of the measured value to its floor, else to its limit; `cpu` counts all processes."""
-    result = Table(title=f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    for column in ("figure", "measured", "limit", "verdict", "cpu", "floor", "ratio", "last", "floor of"):
-        result.add_column(column, justify="left" if column in ("figure", "verdict", "floor of") else "right")
+def build_table(figures: list[Figure], last: Mapping[str, float]) -> Table:
+    """Build a table with one row per figure."""
+    table = Table(title=f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    for column in ("figure", "value", "floor", "ratio", "last", "floor of"):
+        table.add_column(column, justify="left" if column in ("figure", "floor of") else "right")
     for figure in figures:
-        floor, limited = figure.floor, not math.isinf(figure.limit)
-        result.add_row(
+        table.add_row(
             figure.name,
-            f"{figure.measured:.3g} {figure.unit}",
-            f"{figure.limit:g} {figure.unit}" if limited else "",
-            ("[green]holds[/]" if figure.holds else "[red]over[/]") if limited else "",
-            "" if figure.cpu_s is None else f"{figure.cpu_s:.3g} {figure.unit}",
-            "" if floor is None else f"{floor:.3g} {figure.unit}",
-            "" if figure.ratio is None else f"{figure.ratio:.2f}",
+            f"{figure.value:.3g} {figure.unit}",
+            f"{figure.floor:.3g} {figure.unit}",
+            f"{figure.ratio:.2f}",
             f"{last[figure.name]:.2f}" if figure.name in last else "",
-            figure.floor_of,
+            figure.floor_name,
         )
-    return result
+    return table
 
 
 if __name__ == "__main__":

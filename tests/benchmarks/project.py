@@ -1,4 +1,4 @@
-"""A project directory of a benchmark's own: the checkout's workflow, and campaigns of any size on a system of its own."""
+"""Temporary project directories with the workflow of the checkout, for campaigns of any size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
-from tests.benchmarks.timing import Took, timed
+from tests.benchmarks.timing import Took, run_timed
 
 ROOT = Path(__file__).parents[2]
 _LINKED = ("workflow", "scripts", "reports", "local", "slurm", "config")
@@ -47,7 +47,7 @@ class Project:
         workload: str = "nothing",
         system: str = "benchmark",
     ) -> Path:
-        """Write a campaign; gives its file. `cells` is a multiple of the configurations times the four precisions."""
+        """Write a campaign and return its file. `cells` is a multiple of the configurations times the four precisions."""
         batches = cells // (configurations * len(_PRECISIONS))
         if batches * configurations * len(_PRECISIONS) != cells:
             raise ValueError(f"{cells} cells are no multiple of {configurations} configurations x {len(_PRECISIONS)}")
@@ -72,7 +72,7 @@ class Project:
         )
 
     def system(self, name: str, **keys: object) -> None:
-        """Write a system that differs in these keys. A benchmark waits for nobody."""
+        """Write a system with other values for these keys. Its machine lock is its own, so that a benchmark never waits."""
         lock = str(self.directory / "machine.lock")
         self.write(f"systems/{name}.yaml", {**_SYSTEM, "machine_lock": lock, "name": name, **keys})
 
@@ -89,8 +89,8 @@ class Project:
         self.write(f"workloads/{name}.yaml", {**document, "parsers": parsers})
 
     def run(self, *command: str) -> Took:
-        """Run one of the project's commands in the directory."""
-        return timed(command, self.directory, self.environment)
+        """Run a command in the directory of the project."""
+        return run_timed(command, self.directory, self.environment)
 
     def snakemake(self, campaign: Path, *arguments: str) -> Took:
         """Run `snakemake --profile local` on a campaign."""
@@ -107,7 +107,7 @@ class Project:
         return {**inherited, "PATH": path}
 
     def write(self, name: str, document: Mapping[str, object]) -> Path:
-        """Write a document into the project; gives its file."""
+        """Write a YAML document into the project and return its file."""
         path = self.directory / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(yaml.safe_dump(document, sort_keys=False))
@@ -126,6 +126,6 @@ class Project:
 
 @contextmanager
 def temporary_project() -> Iterator[Project]:
-    """A project that is gone afterwards."""
+    """Yield a project, and delete it afterwards."""
     with TemporaryDirectory(prefix="campaign-benchmark-") as directory:
         yield Project.at(Path(directory))

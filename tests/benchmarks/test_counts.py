@@ -17,13 +17,12 @@ from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from tests.benchmarks import __main__ as benchmarks
-from tests.benchmarks import slurm
+from tests.benchmarks import slurm_schedule
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.counted import DISPENSABLE
-from tests.benchmarks.figure import Figure, keep_ratios, last_ratios
+from tests.benchmarks.figure import Figure, keep_ratios, read_last_ratios
 from tests.benchmarks.project import ROOT, Project
-from tests.benchmarks.slurm import calls_in_a_minute
-from tests.benchmarks.suite import exponent
+from tests.benchmarks.slurm_schedule import count_rounds
 
 Driven = tuple[dict[str, Any], dict[str, Any]]
 LOADED = f"import sys; print([name for name in {DISPENSABLE!r} if name in sys.modules], file=sys.__stdout__)"
@@ -94,10 +93,11 @@ def test_a_process_that_waits_for_slurm_loads_nothing_that_submits_or_makes_tabl
 
 
 @pytest.mark.parametrize(
-    ("times_s", "most"), [([], 0), ([5.0], 1), ([0.0, 30.0, 60.0, 90.0], 2), ([0.0, 59.9, 118.0, 118.5, 119.0], 4)]
+    ("leases", "rounds"),
+    [([], 0), ([(1, 1)] * 20, 1), ([(1, 1)] * 21, 2), ([(4, 5)] * 3, 3), ([(1, 4), (2, 4), (1, 4), (2, 1)], 1)],
 )
-def test_calls_are_counted_in_the_worst_minute(times_s: list[float], most: int) -> None:
-    assert calls_in_a_minute(reversed(times_s)) == most
+def test_a_list_schedule_fills_the_hosts(leases: list[tuple[int, int]], rounds: int) -> None:
+    assert count_rounds(leases, hosts=4, devices=5) == rounds
 
 
 def test_where_there_is_no_slurm_its_figures_are_skipped_with_the_reason(
@@ -106,10 +106,10 @@ def test_where_there_is_no_slurm_its_figures_are_skipped_with_the_reason(
     def check() -> None:
         raise LaunchError("not installed: slurmd")
 
-    monkeypatch.setattr(slurm, "check_requirements", check)
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "--strict", "slurm"])
+    monkeypatch.setattr(slurm_schedule, "check_requirements", check)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--strict", "schedule"])
     assert main() == 0
-    assert "slurm: skipped: not installed: slurmd" in capsys.readouterr().err
+    assert "schedule: skipped: not installed: slurmd" in capsys.readouterr().err
 
 
 def test_ratios_are_kept_and_what_grew_is_named(
@@ -117,18 +117,18 @@ def test_ratios_are_kept_and_what_grew_is_named(
 ) -> None:
     kept = tmp_path / "figures.csv"
     kept.write_text("commit,figure,ratio\nabc,slow,2\nabc,fast,2\nabc,gone,1\n")
-    figures = [Figure("slow", 9.0, "s", 20, 4.0), Figure("fast", 8.4, "s", 20, 4.0), Figure("memory", 5.0, "MiB", 10)]
+    figures = [Figure(name, value, "s", 4.0, "bare") for name, value in (("slow", 9.0), ("fast", 8.4), ("new", 2.0))]
     monkeypatch.setattr(benchmarks, "BENCHMARKS", {"those": lambda project: figures})
-    monkeypatch.setattr(benchmarks, "last_ratios", lambda: last_ratios(kept))
-    monkeypatch.setattr(benchmarks, "keep_ratios", lambda found, commit: keep_ratios(found, "def", kept))
-    monkeypatch.setattr(sys, "argv", ["benchmarks"])
-    for _ in range(2):
-        assert main() == 0
+    monkeypatch.setattr(benchmarks, "read_last_ratios", lambda: read_last_ratios(kept))
+    monkeypatch.setattr(benchmarks, "keep_ratios", lambda figures, commit: keep_ratios(figures, "def", kept))
+    for strict, code in ((["--strict"], 1), ([], 0)):
+        monkeypatch.setattr(sys, "argv", ["benchmarks", *strict])
+        assert main() == code
     said = capsys.readouterr().err
-    assert said.count("slow: 12% above the last one") == 1  # the second time it is the last one
+    assert said.count("slow: 12% above the last kept ratio") == 1  # the second time it is the last one
     assert "fast: " not in said
-    assert kept.read_text().splitlines()[4:] == ["def,slow,2.25", "def,fast,2.1", "def,memory,0.5"]
-    assert last_ratios(kept) == {"slow": 2.25, "fast": 2.1, "memory": 0.5, "gone": 1.0}
+    assert kept.read_text().splitlines()[4:] == ["def,slow,2.25", "def,fast,2.1", "def,new,0.5"]
+    assert read_last_ratios(kept) == {"slow": 2.25, "fast": 2.1, "new": 0.5, "gone": 1.0}
 
 
 def test_planning_and_archiving_load_nothing_that_makes_tables_or_figures(project: Project) -> None:
@@ -190,6 +190,6 @@ def test_a_plan_hashes_each_cell_once_and_opens_no_file_a_cell(
             reads = counted(patch, Path, "read_text")
             read_plan(PlanRequest(path, project.directory / "results"))
             opened[cells] = len(reads)
-    assert exponent({cells: count - hashed[200] + 200 for cells, count in hashed.items()}) == pytest.approx(1, abs=0.01)
+    assert hashed[1_000] - hashed[200] == 800
     assert hashed[4_000] - hashed[1_000] == 3_000
     assert opened[200] == opened[1_000] == opened[4_000]

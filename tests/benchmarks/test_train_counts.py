@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from campaign.workloads.trainer import training_session
+from campaign.workloads.trainer import models, training_session
+from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.rank_interface import RankEnvironment, TrainSpec
 from campaign.workloads.trainer.timed_steps import CpuClock
-from tests.benchmarks.bare import Bare
 
 STEPS = 3
 
@@ -45,6 +46,34 @@ class CountedClock(CpuClock):
     def mark(self) -> None:
         super().mark()
         self.marks.append(Counter(self.counted.counts))
+
+
+class BareLoop:
+    """Training step of a specification, as one writes it by hand on the CPU."""
+
+    def __init__(self, spec: TrainSpec) -> None:
+        torch.manual_seed(spec.seed)
+        self.model = models.build_model(spec.model, spec.resolve_options())
+        self.model.train()
+        self.batch = make_feed(spec, self.model, 0, 1, torch.device("cpu"))[0]()
+        kind, settings = self.model.choose_optimizer(float(spec.resolve_options()["learning_rate"]))
+        self.optimizer = kind(self.model.parameters(), **settings)
+        self.step = self._step_bf16 if spec.precision == "bf16" else self._step_fp32
+
+    def _step_fp32(self) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss: Tensor = self.model(*self.batch)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def _step_bf16(self) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss: Tensor = self.model(*self.batch)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
 
 
 class Stop(Exception):
@@ -114,7 +143,7 @@ def test_a_measured_step_is_the_operations_of_a_loop_written_by_hand(
     options = {"emulation": "allow"} if precision == "bf16" else {}
     spec = TrainSpec(model=model, batch=2, precision=precision, warmup_steps=1, measured_steps=STEPS, options=options)
     ours = window(monkeypatch, tmp_path, spec, operations_by_step)
-    bare = Bare.built(spec)
+    bare = BareLoop(spec)
     bare.step()
     with Counted() as counted:
         bare.step()
@@ -128,7 +157,7 @@ def test_a_measured_step_calls_little_of_ours_around_the_model(tmp_path: Path, m
     for model in ("bert-nano", "resnet50w16"):
         spec = TrainSpec(model=model, batch=2, warmup_steps=1, measured_steps=1)
         (ours,) = window(monkeypatch, tmp_path, spec, python_calls)
-        bare = Bare.built(spec)
+        bare = BareLoop(spec)
         bare.step()
         beyond[model] = ours - calls_of(bare.step)
     # What other tests of this process have loaded of torch adds a few.

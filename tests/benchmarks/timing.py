@@ -1,4 +1,4 @@
-"""What a command took, with everything it started: wall time, processor time, and the largest process's memory."""
+"""Wall time, processor time and memory of a command and of all processes that it starts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,24 @@ _SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 @dataclass(frozen=True)
 class Took:
-    """wall_s: start to end; cpu_s: user and system time of all processes; peak_mib: of the largest one."""
+    """Cost of a command.
+
+    Attributes:
+        wall_s: time from its start to its end
+        cpu_s: user and system time of all its processes
+        peak_mib: peak memory of the command's first process
+    """
 
     wall_s: float
     cpu_s: float
     peak_mib: float
 
 
-def timed(command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None) -> Took:
-    """Run a command to its end, its orphans included; RuntimeError with its output where it fails."""
+def run_timed(command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None) -> Took:
+    """Run a command and wait for all its processes, orphans included.
+
+    Raises RuntimeError with the end of the output if the command fails.
+    """
     # A driver outlives whoever submitted it; its time counts.
     _adopt_orphans(True)
     before = _cpu_s()
@@ -45,9 +54,9 @@ def timed(command: Sequence[str], directory: Path, environment: Mapping[str, str
     return Took(wall_s, _cpu_s() - before, usage.ru_maxrss / 1024)
 
 
-def least(measure: Callable[[], Took], times: int) -> Took:
-    """The quickest of several: what disturbs a measurement only ever adds to it."""
-    return min((measure() for _ in range(times)), key=lambda took: took.wall_s)
+def measure_minimum(measure: Callable[[], Took], times: int) -> Took:
+    """Return the measurement with the least processor time, because disturbances only add to it."""
+    return min((measure() for _ in range(times)), key=lambda took: took.cpu_s)
 
 
 def _adopt_orphans(yes: bool) -> None:

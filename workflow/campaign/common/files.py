@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader, FileIO
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -141,13 +142,13 @@ def open_regular(path: Path, max_bytes: int | None = None) -> BufferedReader:
     return os.fdopen(_open_regular_descriptor(path, max_bytes), "rb")
 
 
-def read_bytes(path: Path, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
+def read_bytes(path: Path | str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
     """Return the content of a regular file. Raises OSError as `open_regular` does."""
     with FileIO(_open_regular_descriptor(path, max_bytes)) as file:
         return file.readall()
 
 
-def _open_regular_descriptor(path: Path, max_bytes: int | None) -> int:
+def _open_regular_descriptor(path: Path | str, max_bytes: int | None) -> int:
     """Open a regular file and return its descriptor."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     status = os.fstat(descriptor)
@@ -273,7 +274,9 @@ def make_directory(directory: Path) -> None:
     The new directories also get the group of that directory and pass it on to their own content. See `apply_sharing_umask`.
     """
     existing = apply_sharing_umask(directory)
-    missing = [ancestor for ancestor in (directory, *directory.parents) if len(ancestor.parts) > len(existing.parts)]
+    missing = (
+        [] if existing == directory else [directory, *takewhile(lambda parent: parent != existing, directory.parents)]
+    )
     for ancestor in reversed(missing):
         try:
             ancestor.mkdir()
@@ -291,7 +294,7 @@ def apply_sharing_umask(path: Path) -> Path:
     Processes that it starts inherit the umask. Nothing changes if only the owner may write to that directory, or if it is
     everybody's (sticky, as /tmp). Returns the directory, which is the one nearest to `path` that exists.
     """
-    existing = next(ancestor for ancestor in (path, *path.parents) if ancestor.is_dir())
+    existing = path if path.is_dir() else next(ancestor for ancestor in path.parents if ancestor.is_dir())
     if bits := _get_sharing_bits(existing):
         os.umask(os.umask(0o077) & ~bits)
     return existing

@@ -59,7 +59,7 @@ def test_what_was_sampled_is_there_whatever_ends_it(tmp_path: Path, end: signal.
     series = found.find_series("sampler", "cpu_used_s")
     assert series is not None
     assert len(series.times) >= 3
-    # Processor time, by the sample; 1 % of a core at one a second. The figure itself is in tests/benchmarks.
+    # Processor time, by the sample; 1 % of a core at one a second.
     assert (series.values[-1] - series.values[0]) / (len(series.values) - 1) < 0.01
 
 

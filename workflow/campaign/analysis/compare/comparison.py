@@ -174,7 +174,7 @@ def _compare_cells(matches: CellMatches, base: Tables, other: Tables, spread: Ca
         n_pairs=ratios.pair_count,
         **ratios.build_basis_columns(base_cells.index),
     )
-    return rows.assign(says=[_describe_change(row) for row in rows.to_dict("records")])
+    return rows.assign(says=[_describe_change(row) for row in rows[_CHANGE_COLUMNS].to_dict("records")])
 
 
 def _describe_protocols(rows: pd.DataFrame, base: Tables, other: Tables) -> tuple[str, ...]:
@@ -277,7 +277,8 @@ def _describe_cells(cells: pd.DataFrame) -> list[str]:
     empty_axes = [name for name in axes if (cells[name].astype("object") == "").all()]
     used_axes = [name for name in axes if name not in empty_axes]
     return [
-        wording.format_axes(row, [name for name in used_axes if row[name] != ""]) for row in cells.to_dict("records")
+        wording.format_axes(row, [name for name in used_axes if row[name] != ""])
+        for row in cells[used_axes].to_dict("records")
     ]
 
 
@@ -299,6 +300,9 @@ _UNTESTED_REASONS = {
     intervals.CONFOUNDED_WITH_HOSTS: "each ran on different hosts",
     intervals.CAMPAIGNS_UNKNOWN: "the spread between campaigns is unknown",
 }
+
+
+_CHANGE_COLUMNS = ["ratio", "low", "high", "tested", "method", "p_holm"]
 
 
 def _describe_change(row: Mapping[Any, Any]) -> str:

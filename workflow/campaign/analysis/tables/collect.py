@@ -246,14 +246,18 @@ def _read_missing_reasons(results: Results) -> dict[str, str]:
 
 def build_tables(campaign_results: CampaignResults) -> Tables:
     """Build all tables from the records that were read."""
+    from campaign.analysis.tables.runs import build_step_times_table
+
+    steps = build_step_times_table(campaign_results.records)
+    return replace(_build_tables_without_steps(campaign_results), steps=steps)
+
+
+def _build_tables_without_steps(campaign_results: CampaignResults) -> Tables:
     from campaign.analysis.tables.cells import build_cells_table
     from campaign.analysis.tables.io import Tables
-    from campaign.analysis.tables.runs import build_reference_table, build_runs_table, build_step_times_table
+    from campaign.analysis.tables.runs import build_reference_table, build_runs_table
     from campaign.analysis.tables.time_series import build_telemetry_table
 
-    steps = build_step_times_table(
-        campaign_results.records
-    )  # This is the first step, because its temporary memory is free afterwards.
     runs = _name_across_systems(
         campaign_results,
         build_runs_table(campaign_results.records, campaign_results.other_uses, campaign_results.campaign.metric),
@@ -272,8 +276,7 @@ def build_tables(campaign_results: CampaignResults) -> Tables:
         campaign_results.links,
         build_context_document(campaign_results),
         telemetry,
-        steps,
-        _name_across_systems(
+        reference=_name_across_systems(
             campaign_results, build_reference_table(campaign_results.reference, campaign_results.campaign.metric)
         ),
     )
@@ -351,10 +354,13 @@ def write_campaign_tables(campaign_results: CampaignResults, out: Path) -> None:
         campaign_results: records of the campaign.
         out: directory of the tables.
     """
-    from campaign.analysis.tables.io import write_all_tables
+    from campaign.analysis.tables.io import write_all_tables, write_series_table
+    from campaign.analysis.tables.runs import build_step_times_table
 
-    tables, campaign = build_tables(campaign_results), campaign_results.campaign
-    write_all_tables(tables, out)
+    # The table of steps has the most rows. It is written first and not kept, so that its memory is free afterwards.
+    write_series_table(out, "steps", build_step_times_table(campaign_results.records))
+    tables, campaign = _build_tables_without_steps(campaign_results), campaign_results.campaign
+    write_all_tables(tables, out, written_series=["steps"])
     costs, forecast_offs = [], read_forecast_ratios(campaign_results.store.results)
     for part in campaign.parts:
         spread = tables.summarize_composition_spread("" if campaign.part else part.part)
@@ -367,7 +373,10 @@ def write_campaign_tables(campaign_results: CampaignResults, out: Path) -> None:
             and record.status != "implied"
             and record.ended > record.started
         ]
-        cells = {record.cell_id: (record.cell.workload, record.requested_configuration) for record in records}
+        last_records = {record.cell_id: record for record in records}
+        cells = {
+            cell_id: (record.cell.workload, record.requested_configuration) for cell_id, record in last_records.items()
+        }
         spans = [
             RunSpan(record.cell_id, record.started, record.ended, record.status == "ok", record.lease_id)
             for record in records

@@ -7,10 +7,11 @@ order and type, also in empty frames, so that equal tables give identical files.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -47,7 +48,7 @@ def build_frame(
     count, remaining_rows = 0, iter(rows)
     # Rows are processed in batches. All rows as mappings are much larger than their columns, and single rows take twice as long.
     while batch := list(islice(remaining_rows, _BATCH_ROWS)):
-        for name in dict.fromkeys(name for row in batch for name in row):
+        for name in dict.fromkeys(chain.from_iterable(batch)):
             column = values_by_column.setdefault(name, [])
             column.extend([None] * (count - len(column)))
             column.extend([row.get(name) for row in batch])
@@ -123,15 +124,28 @@ class Tables:
         return str(self.context["campaign"]["name"])
 
 
-def write_all_tables(tables: Tables, directory: Path) -> None:
-    """Write all tables to a directory. Raises RecordError or OSError if that is not possible."""
+def write_all_tables(tables: Tables, directory: Path, written_series: Collection[str] = ()) -> None:
+    """Write all tables to a directory. Raises RecordError or OSError if that is not possible.
+
+    Args:
+        tables: the tables.
+        directory: directory to write to.
+        written_series: names of tables that were written with `write_series_table` and are not in `tables`.
+    """
     write_runs_and_cells(directory, tables.runs, tables.cells)
     for name in SERIES_NAMES:
-        table: pd.DataFrame = getattr(tables, name)
-        table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
+        if name not in written_series:
+            write_series_table(directory, name, getattr(tables, name))
     for name in DOCUMENT_NAMES:
         text = json.dumps(getattr(tables, name), indent=1, sort_keys=True, ensure_ascii=False)
         (directory / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def write_series_table(directory: Path, name: str, table: pd.DataFrame) -> None:
+    """Write one of the tables without a CSV file as Parquet. Raises RecordError if that is not possible."""
+    with _convert_os_error(directory):
+        make_directory(directory)
+        _write_parquet(directory, name, table)
 
 
 def read_tables(directory: Path) -> Tables:
@@ -208,10 +222,21 @@ def neutralize_formulas(table: pd.DataFrame) -> pd.DataFrame:
 
 def write_runs_and_cells(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> None:
     """Write runs and cells as Parquet (types kept) and CSV (for people). Raises RecordError if that is not possible."""
-    try:
+    with _convert_os_error(directory):
         make_directory(directory)
         for name, table in (("runs", runs), ("cells", cells)):
-            table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
+            _write_parquet(directory, name, table)
             write_csv(table, directory / f"{name}.csv")
+
+
+def _write_parquet(directory: Path, name: str, table: pd.DataFrame) -> None:
+    table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
+
+
+@contextmanager
+def _convert_os_error(directory: Path) -> Iterator[None]:
+    """Turn an OSError in this block into a RecordError."""
+    try:
+        yield
     except OSError as error:
         raise RecordError(f"{directory}: the tables could not be written ({error.strerror or error})") from error

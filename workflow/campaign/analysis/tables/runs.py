@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ def build_runs_table(
     """
     records = list(records)
     step_columns = _compute_step_columns([select_slowest_rank(record) for record in records])
-    table = build_frame(map(_build_run_row, records), RUN_COLUMNS, step_columns)
+    table = build_frame(_build_run_rows(records), RUN_COLUMNS, step_columns)
     table = table.sort_values(["cell_id", "repetition"], kind="stable", ignore_index=True)
     return table.assign(
         value=_select_metric_values(table, metric), idle_before_s=compute_idle_before(table, other_uses)
@@ -76,25 +76,43 @@ def _select_metric_values(table: pd.DataFrame, metric: Metric) -> pd.Series[floa
 _CELL_FIELDS = tuple(name for name in RecordedCell.model_fields if name != "options")
 
 
-def _build_run_row(record: Record) -> dict[str, Any]:
-    """Build the row of one run."""
-    cell, requested_configuration = record.cell, record.requested_configuration
-    ranks = requested_configuration.ranks
-    valid = record.status == "ok"
-    rate = record.throughput_per_s
-    planned_warmup_steps = record.specification.get("warmup_steps", 0)
-    measured_steps = max(map(len, record.step_times_s), default=0)
+def _build_run_rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of runs. Consecutive records of a cell share their cell and specification, and so half of the row."""
+    cell_values: dict[str, Any] = {}
+    last: Record | None = None
+    for record in records:
+        if last is None or record.cell is not last.cell or record.specification is not last.specification:
+            cell_values = _build_cell_values(record)
+        last = record
+        yield cell_values | _build_run_values(record, cell_values["ranks"])
+
+
+def _build_cell_values(record: Record) -> dict[str, Any]:
+    """Build the values that all runs of a cell have in common."""
+    cell, configuration = record.cell, record.requested_configuration
+    warmup_steps = record.specification.get("warmup_steps", 0)
     return {
         "cell_id": record.cell_id,
-        "repetition": record.repetition,
-        "composition": get_composition_number(record.repetition),
         **{name: getattr(cell, name) for name in _CELL_FIELDS},
         "system": record.system,
         "version": record.specification.get("version", ""),
-        "ranks": ranks,
-        "devices": requested_configuration.devices,
-        "batch_global": cell.batch * ranks,
+        "ranks": configuration.ranks,
+        "devices": configuration.devices,
+        "batch_global": cell.batch * configuration.ranks,
+        "warmup_steps": warmup_steps,
+        "warmup_steps_max": record.specification.get("warmup_steps_max", warmup_steps),
         **{f"option_{name}": value for name, value in cell.options.items()},
+    }
+
+
+def _build_run_values(record: Record, ranks: int) -> dict[str, Any]:
+    """Build the values of one run that differ from those of its cell."""
+    valid = record.status == "ok"
+    rate = record.throughput_per_s
+    measured_steps = max(map(len, record.step_times_s), default=0)
+    values = {
+        "repetition": record.repetition,
+        "composition": get_composition_number(record.repetition),
         "status": record.status,
         "failure_reason": record.failure.reason if record.failure else "",
         "throughput_per_s": rate if valid else None,
@@ -103,8 +121,6 @@ def _build_run_row(record: Record) -> dict[str, Any]:
         "wall_s": None if record.source is not None and not record.source.timed else record.ended - record.started,
         "started": record.started,
         "ended": record.ended,
-        "warmup_steps": planned_warmup_steps if record.warmup_steps is None else record.warmup_steps,
-        "warmup_steps_max": record.specification.get("warmup_steps_max", planned_warmup_steps),
         "measured_steps": measured_steps,
         "measured_steps_min": record.specification["measured_steps"]
         if record.specification.get("measured_min_s")
@@ -121,6 +137,7 @@ def _build_run_row(record: Record) -> dict[str, Any]:
         "implied_by": record.implied_by,
         **{f"metric_{name}" if name in RUN_COLUMNS else name: value for name, value in record.metrics.items()},
     }
+    return values if record.warmup_steps is None else values | {"warmup_steps": record.warmup_steps}
 
 
 def _compute_step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:

@@ -1,4 +1,4 @@
-"""A campaign as if it had been measured: valid records, shared documents and manifests, in seconds instead of hours."""
+"""Results of campaigns that were never measured: valid records, shared documents and manifests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _STEPS = 20
 _TIME = {"fp32": 1.0, "tf32": 0.6, "bf16": 0.42, "fp16": 0.4}
 
 
-def pretend_measured(campaign_path: Path, results: Path) -> int:
-    """Write a record for every run of a campaign and a manifest for every lease; gives the number of records."""
+def write_results(campaign_path: Path, results: Path) -> int:
+    """Write a record per run and a manifest per lease, and return the number of records."""
     dag = open_dag(PlanRequest(campaign_path, results))
     store = RecordStore(dag.results.directory)
     names = {
