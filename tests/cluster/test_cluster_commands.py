@@ -140,7 +140,7 @@ def test_slurmd_is_stopped_and_started_from_inside_too(up: tuple[Path, str], she
 def test_a_host_that_is_not_there(up: tuple[Path, str], shell: dict[str, str]) -> None:
     refused = campaign("cluster", "slurmd", "stop", "host9", **shell)
     assert refused.returncode == 1
-    assert "no host host9; there are: host1, host2" in refused.stderr
+    assert "no host host9; its hosts are: host1, host2" in refused.stderr
 
 
 def test_devices_outside_of_a_job(up: tuple[Path, str], shell: dict[str, str]) -> None:

@@ -174,7 +174,7 @@ def test_config_yaml_is_read_by_snakemake_and_not_by_campaign_run(tmp_path: Path
     assert "them/other/report.html" in snakemake(tmp_path, *arguments)
     assert "them/small/report.html" in snakemake(tmp_path, *arguments, "--config", "campaign=config/campaign.yaml")
     (tmp_path / "config" / "config.yaml").write_text("samples: samples.tsv\n")
-    assert "--config samples: no such key" in snakemake(tmp_path, *arguments, expect=1)
+    assert "--config samples: there is no such key" in snakemake(tmp_path, *arguments, expect=1)
     code, said = run(["campaign", "run", "config/campaign.yaml", "--dry-run"], tmp_path, dict(os.environ), 120)
     assert code == 0, said
     assert "2 cells, 4 runs" in said
@@ -190,7 +190,7 @@ def test_the_slurm_profile_launches_in_slurm_whatever_config_file_is_given(tmp_p
     (tmp_path / "local").symlink_to(ROOT / "local")
     said = snakemake(tmp_path, *arguments[:2], "--profile", "local", "-n")
     assert len(said) < 3000  # Snakemake's own list of jobs and reasons takes four times as much
-    assert re.search(r" without a record, in \d+ leases\n.*Cost: .*\n1x1-local .*\ntotal ", said, re.DOTALL)
+    assert re.search(r" without a record, in \d+ leases\n.*Cost of the hosts .*\n1x1-local .*\ntotal ", said, re.DOTALL)
 
 
 @pytest.mark.parametrize(
@@ -258,8 +258,8 @@ def plain(command: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--configfile", "config/campaign.yaml", "--config", "baseline=1x1-local"), "config baseline: differs from "),
-        (("--config", "axes=1"), "--config axes: belongs in a campaign file"),
+        (("--configfile", "config/campaign.yaml", "--config", "baseline=1x1-local"), "config baseline: the value differs from "),
+        (("--config", "axes=1"), "--config axes: this key belongs in a campaign file"),
         (("--configfile", "config/campaign.yaml", "--config", "campaign=config/other.yaml"), "is a campaign as well"),
     ],
     ids=["changed", "no file", "two campaigns"],
