@@ -68,7 +68,7 @@ def test_a_device_that_fails_is_fenced_and_its_runs_are_repeated_on_another(gpus
         assert f"{SLOTS[0]} (a100, {BAD}) failed on host1" in gpus.run_campaign(*command)
     assert "failed" in gpus.run_campaign("inventory", "campaigns/systems/bench.yaml")
     lifted = gpus.run_campaign("fabric", "fences", "campaigns/systems/bench.yaml", "--lift", BAD)
-    assert "used again" in lifted
+    assert "no longer fenced" in lifted
     assert "no device is fenced" in gpus.run_campaign("fabric", "fences", "campaigns/systems/bench.yaml")
 
 

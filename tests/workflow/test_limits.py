@@ -97,7 +97,7 @@ def test_repetitions_end_where_the_target_is_reached(
     measure_here()
     *before, last = sorted(project.records(), key=lambda record: record.repetition)
     assert last.repetition == len(project.started()) == 6
-    assert last.stopped.endswith("of the mean after 6 repetitions: the target is 1.5 %")
+    assert last.stopped.endswith("of the mean, the target is ±1.5 %")
     assert {record.stopped for record in before} == {""}
     plan = read_plan(asked_of(project))
     assert (plan.runs, plan.missing) == (6, 0)

@@ -18,7 +18,7 @@ def test_a_campaign_of_step_times_has_a_report_of_its_scaling(project: Project) 
     project.run()
     drawn = json.loads((project.results().figures / "scaling.json").read_text())
     assert {record.requested_configuration.ranks for record in project.records()} == {1, 2, 4}
-    assert "4 devices give 4" in drawn["findings"][0]
+    assert "4 devices reach 4" in drawn["findings"][0]
     assert "the work per second of 1 device" in drawn["findings"][0]
     assert "an efficiency of 100" in drawn["findings"][0]
     assert project.results().report_file.is_file()

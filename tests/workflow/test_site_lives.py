@@ -40,7 +40,7 @@ def test_what_was_measured_counts_after_corrections_and_beside_an_update(project
     # Another number was meant: nothing is measured, and the kept logs tell it.
     path.write_text(yaml.safe_dump(workload))
     planned = project.run_campaign("plan", str(campaign), here)
-    assert "2 runs were read by another parser" in planned
+    assert "the parser has changed since 2 runs were read" in planned
     assert ", 0 without a record" in planned
     said = project.run_campaign("parse", str(campaign), here)
     assert "read 2 logs again, of which 2 gave other numbers" in said
@@ -49,7 +49,7 @@ def test_what_was_measured_counts_after_corrections_and_beside_an_update(project
     assert rates(project) == [12, 12]
     assert project.record_files() == records
     assert len(project.starts()) == 2
-    assert "read by another parser" not in project.run_campaign("plan", str(campaign), here)
+    assert "the parser has changed" not in project.run_campaign("plan", str(campaign), here)
     assert "read again at" in (results.tables / "context.json").read_text()
 
     # The driver is updated: the plan says so, and a label measures an after beside the before.
