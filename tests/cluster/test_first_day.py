@@ -40,7 +40,7 @@ MISTAKES = {
     ),
     "credentials": ({"fabric": {"credentials": {"password_env": "FALCON"}}}, ["has no login; remove `credentials`"]),
     "model": ({"model": "cpu-rnak"}, ["devices.cpu-rank: no host and no pool entry has this device", "cpu-rnak"]),
-    "partition": ({"slurm": {"partition": "composd"}}, ["no partition 'composd'", "there are: composed"]),
+    "partition": ({"slurm": {"partition": "composd"}}, ["no partition 'composd'", "it has: composed"]),
 }  # fmt: skip
 """What the system file says, and what is said of it."""
 
@@ -52,7 +52,7 @@ def described(right: dict[str, Any], mistake: dict[str, Any]) -> dict[str, Any]:
     )
     changed = {key: {**right[key], **mistake.get(key, {})} for key in ("fabric", "slurm")}
     agent = changed["fabric"]["agent"]
-    agent["url"] = agent["url"].replace("BOX", right["fabric"]["boxes"]["drawer1"])
+    changed["fabric"]["agent"] = {**agent, "url": agent["url"].replace("BOX", right["fabric"]["boxes"]["drawer1"])}
     return {**right, **changed, "hosts": [{**host, "name": mistake.get("hosts", host["name"])}], "pool": pool}
 
 
