@@ -9,8 +9,6 @@ with exit_on_error():
     CAMPAIGN_DAG.check_limits(
         snakemake_config.register_limits(workflow, CAMPAIGN_DAG.limits)
     )
-snakemake_config.store_resource_parameters()
-store_parameters = snakemake_config.store_parameters
 
 
 rule measure:
@@ -29,22 +27,16 @@ rule measure:
     conda:
         "../../envs/campaign.yaml"
     threads:
-        store_parameters(
-            lambda wildcards: CAMPAIGN_DAG.count_job_threads(
-                wildcards, workflow.resource_settings.cores or 1
-            )
+        lambda wildcards: CAMPAIGN_DAG.count_job_threads(
+            wildcards, workflow.resource_settings.cores or 1
         )
     resources:
         **{
-            name: store_parameters(
-                lambda wildcards, name=name: CAMPAIGN_DAG.job_needs(wildcards)[name]
-            )
+            name: lambda wildcards, name=name: CAMPAIGN_DAG.job_needs(wildcards)[name]
             for name in CAMPAIGN_DAG.limits
         },
     params:
-        lease=store_parameters(
-            lambda wildcards: CAMPAIGN_DAG.lease_parameter(wildcards)
-        ),
+        lease=lambda wildcards: CAMPAIGN_DAG.lease_parameter(wildcards),
     message:
         "{params.lease.words}"
     shell:

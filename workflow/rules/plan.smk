@@ -31,7 +31,6 @@ def plan_file(wildcards):
     return plan_files().plan
 
 
-@snakemake_config.store_parameters
 def lease_file(wildcards):
     lease = CAMPAIGN_DAG.find_lease(wildcards)
     path = plan_files().lease_path(lease)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -170,30 +169,6 @@ def register_limits(workflow: Any, limits: Mapping[str, int]) -> dict[str, int]:
 
 _REGISTERED_LIMITS: dict[str, int] = {}
 """Limits that were registered here, and not by `--resources`."""
-
-
-def store_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Store the parameters of a function of a rule where Snakemake looks first, and return the function.
-
-    Snakemake otherwise inspects the signature of each such function twice per job, which is a fifth of the time of a dry run.
-    """
-    from snakemake.common import overwrite_function_params
-
-    overwrite_function_params(function, dict(inspect.signature(function).parameters))
-    return function
-
-
-def store_resource_parameters() -> None:
-    """Store the parameters of Snakemake's own function that evaluates a resource, see `store_parameters`."""
-    from snakemake import resources
-    from snakemake.common import overwrite_function_params
-
-    if evaluate := getattr(getattr(resources, "Resource", None), "evaluate", None):
-        # Snakemake asks for the parameters of the bound method.
-        parameters = {
-            name: parameter for name, parameter in inspect.signature(evaluate).parameters.items() if name != "self"
-        }
-        overwrite_function_params(evaluate, parameters)
 
 
 def build_command_function(workflow: Any) -> str:

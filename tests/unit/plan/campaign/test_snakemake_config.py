@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 from snakemake.cli import get_argument_parser, parse_config
-from snakemake.common import get_function_params
-from snakemake.resources import Resource
 
 from campaign import __version__
 from campaign.common.errors import ConfigError
@@ -21,8 +18,6 @@ from campaign.spec.snakemake_config import (
     read_launcher,
     refuse_allocation_resources,
     restore_typed_texts,
-    store_parameters,
-    store_resource_parameters,
 )
 
 
@@ -88,15 +83,3 @@ def test_the_command_runs_this_package_whatever_path_finds(methods: set[str], tm
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert __version__ in done.stdout
     assert done.stdout.startswith(f"conda {ROOT}/workflow\n") == bool(methods)
-
-
-def test_stored_parameters_are_those_that_snakemake_would_find() -> None:
-    def function(wildcards: object, attempt: int = 1, **more: object) -> int:
-        return attempt
-
-    expected = dict(inspect.signature(function).parameters)
-    assert get_function_params(store_parameters(function)) == expected
-    evaluate = Resource("gpus", 1).evaluate
-    expected = dict(inspect.signature(evaluate).parameters)
-    store_resource_parameters()
-    assert get_function_params(evaluate) == expected
