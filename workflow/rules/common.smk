@@ -1,8 +1,6 @@
 """Common: the validated configuration REQUEST, and the command and environment of all jobs."""
 
-import os
-import secrets
-import sys
+import os, secrets, sys
 
 try:
     from campaign.common.processes.snakemake_signals import handle_signals
@@ -15,9 +13,7 @@ try:
     from campaign.plan.request import DEFAULT_RESULTS, request_from_config
     from campaign.report.source_hash import compute_source_hash
 except ModuleNotFoundError as error:
-    sys.exit(
-        f"error: {error}; install the package of this workflow into Snakemake's environment, with 'pip install .' in a checkout"
-    )
+    sys.exit(f"error: {error}; install the workflow's package into Snakemake's environment")
 
 with exit_on_error():
     REQUEST = request_from_config(complete_config(workflow, config, DEFAULT_RESULTS))
@@ -27,7 +23,7 @@ with exit_on_error():
 
 # The rules call `campaign`. PATH may not contain it, or may contain that of another installation.
 shell.prefix(snakemake_config.build_command_function(workflow))
-# Only one lease per invocation cleans up after dead processes. The token identifies the invocation.
+# The token identifies the invocation, in which only one lease cleans up after dead processes.
 os.environ.update(CAMPAIGN_INVOCATION=secrets.token_hex(8))
 # By default, Matplotlib stores its list of fonts in the home directory, which may not be writable.
 os.environ.setdefault("MPLCONFIGDIR", str(Path(".snakemake", "matplotlib").resolve()))

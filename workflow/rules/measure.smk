@@ -57,9 +57,7 @@ rule measured:
         "../../envs/campaign.yaml"
     params:
         # If this rule is a target, it fails if runs are missing. Otherwise the summary fails, after the report.
-        strict=lambda _: (
-            "--strict" if snakemake_config.is_target(workflow, "measured") else ""
-        ),
+        strict=lambda _: "--strict" * snakemake_config.is_target(workflow, "measured"),
     message:
         "Clean up after the leases, and list the missing runs"
     shell:

@@ -2,7 +2,6 @@
 
 import atexit
 from functools import cache
-
 from campaign.plan.dag import PlanFiles, open_dag
 
 with exit_on_error():
