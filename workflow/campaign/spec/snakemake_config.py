@@ -16,7 +16,7 @@ from campaign.common.paths import ROOT
 from campaign.spec.campaign_file import CampaignFile
 from campaign.spec.yaml_file import read_yaml
 
-INSTALL_HINT = "install the package of this workflow in Snakemake's environment, with 'pip install .' in a checkout"
+INSTALL_HINT = "install the workflow's package into Snakemake's environment, with 'pip install .' in a checkout"
 _SNAKEMAKE_DEFAULTS = ("launcher", "tmpdir", "mem", "mem_mb", "mem_mib", "disk", "disk_mb", "disk_mib")
 """Resources that `--default-resources` may contain: the launcher of the profile, and Snakemake's own, which no rule uses."""
 _ALLOCATION_RESOURCES = (
