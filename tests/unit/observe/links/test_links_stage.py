@@ -167,7 +167,6 @@ def test_what_an_installed_program_prints_is_read(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
     found = measure(launcher, composition((2, 0)), tmp_path, tools=("p2pBandwidthLatencyTest",))
-    assert found.problems == ()
     (matrix,) = found.foreign["p2pBandwidthLatencyTest"]["host1"]["matrices"].values()
     assert matrix["unit"] == "gb_per_s"
     assert (matrix["values"][0][1], matrix["values"][1][0]) == (20.1, 20.3)
