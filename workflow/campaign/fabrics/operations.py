@@ -39,7 +39,7 @@ class OperationSteps:
 
 @dataclass(frozen=True, slots=True)
 class OperationCounts:
-    """Number of operations by operation, kind of device, and box."""
+    """Number of operations, by operation, kind of device, and box."""
 
     counts: Mapping[OperationKey, int] = field(default_factory=dict)
 
@@ -100,7 +100,7 @@ def record_operations() -> Iterator[list[OperationTime]]:
 
 @contextmanager
 def time_operation(operation: Operation, device: str = "", box: str = "") -> Iterator[OperationAnswer]:
-    """Time one operation if a recording is active.
+    """Measure the duration of one operation if a recording is active.
 
     A failed operation is not recorded, because its duration is that of the failure. An operation inside another one is not
     recorded either.
