@@ -4,7 +4,7 @@ state of the job                       decision
 ------------------------------------   --------------------------------------------------------------------
 done (the result exists)               read the result
 not alive (ended, lost)                give up; faulty hosts of the job or of the composition have failed
-stuck for `latency_s`                  give up as well, unless all hosts of the system have faults
+stuck for `latency_s`                  also give up, unless all hosts of the system have faults
 queued again after it ran              faulty hosts that it ran on have failed; give up if hosts are pinned
 queued, held by a user                 wait without a limit
 queued                                 wait for hosts

@@ -317,7 +317,7 @@ class _RunningStep:
 
 
 def _describe_disturbances(ends: Sequence[RankEnd]) -> str:
-    """Describe the disturbances that the rank files record, or return an empty text."""
+    """Describe the disturbances that the rank files record, or return an empty string if there are none."""
     messages = [f"rank {rank} was stopped on {end.host}" for rank, end in enumerate(ends) if end.stopped]
     set_s = {end.host: end.clock_set_s for end in ends if end.clock_set_s}
     return "; ".join([*messages, *(f"the clock of {host} was set by {by_s:+.1f} s" for host, by_s in set_s.items())])
