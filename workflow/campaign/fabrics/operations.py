@@ -49,7 +49,7 @@ class OperationCounts:
         return cls(Counter((operation.operation, operation.device, operation.box) for operation in timed_operations))
 
     def count(self, operation: Operation) -> int:
-        """Return the number of operations of one type, over all kinds of devices and boxes."""
+        """Return the number of operations of one type, across all kinds of devices and boxes."""
         return sum(count for key, count in self.counts.items() if key[0] == operation)
 
     def __bool__(self) -> bool:

@@ -38,7 +38,7 @@ Offer = Literal["p2p"]
 
 
 class NoOptions(BaseModel):
-    """Empty options, for a fabric that has none."""
+    """Options of a fabric that has none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -240,7 +240,7 @@ FaultKind = Literal[
 
 
 class Fault(BaseModel):
-    """One kind of fault, which occurs `times` times for matching leases and devices."""
+    """One kind of fault that occurs `times` times for matching leases and devices."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

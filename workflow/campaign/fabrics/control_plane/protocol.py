@@ -63,15 +63,15 @@ The id is kept in the state file, so it survives crashes.
 
 @dataclass(frozen=True, slots=True)
 class LeaseChange:
-    """Attachments to change for one lease.
+    """Changes of attachments to be made for one lease.
 
     Attributes:
         tag: mark of the lease.
         hosts: fabric ids of devices by host name (of the system file), in the order of the selection. A host may have no
             devices: adapters that reserve hosts on the fabric also reserve it, other adapters ignore it.
         handles: ids that any process passed to `RememberHandle` for this lease before.
-        p2p: True if the devices of a host shall reach each other through the fabric. Adapters without this function never get
-            True.
+        p2p: True if the devices of a host should reach each other through the fabric. Adapters that cannot provide this never
+            receive True.
     """
 
     tag: Tag

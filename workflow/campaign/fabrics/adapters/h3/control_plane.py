@@ -54,7 +54,7 @@ _UUID_PATTERN = re.compile(r"GPU-[0-9A-Fa-f-]+")
 class H3Options(OptionsWithoutLogin):
     """Options of a fabric of H3 Falcon boxes. Each box is a drawer of the pool.
 
-    `hosts`: port number (`Port#`) of each host, the same in every box unless `ports` differs. `models`: model of each device by
+    `hosts`: port number (`Port#`) of each host, the same in every box unless `ports` differs. `models`: model of a device by its
     UUID, for boxes with several models.
     """
 
@@ -400,7 +400,7 @@ class H3ControlPlane(ControlPlane):
         return self._layout.build_planned_pool()
 
     def list_unreachable_drawers(self) -> Mapping[tuple[str, str], str]:
-        """Return the reason, by box and host, for each host whose port the box does not list."""
+        """Return, by box and host, the reason why a host cannot reach a box: the box does not list the host's port."""
         reasons: dict[tuple[str, str], str] = {}
         for box, (_, listing) in self._readings.items():
             port_names = ", ".join(sorted(listing.ports))
