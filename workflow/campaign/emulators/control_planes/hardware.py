@@ -49,7 +49,7 @@ class RackDevice:
 
     @property
     def width(self) -> int:
-        """Trained lanes of the link, out of 16."""
+        """Number of trained lanes of the link, out of 16."""
         return 8 if "degraded_link" in self.quirks else 16
 
 
