@@ -59,7 +59,7 @@ class JobMonitor:
         return DriverStatus(True, words)
 
     def judge_job(self, submission: Submission) -> JobState:
-        """Return the state of a job from the shared poll. A job that cannot start is not alive."""
+        """Return the state of a job from the shared poll. A job that cannot start counts as not alive."""
         job_id, snapshot = submission.job_id, self._poll.take_snapshot()
         job = submitted_jobs.read(self._results, submission.lease)
         shown_job = snapshot.jobs.get(job_id)

@@ -66,7 +66,7 @@ _EndCause = Literal["time limit", "failed rank", "no start", "disturbance"]
 
 
 class SrunLauncher:
-    """Launcher on the hosts of one job, in which a step takes all devices that it uses on each host."""
+    """Launcher for the hosts of one job; each step takes all devices that it uses on a host."""
 
     def __init__(self, system: SystemFile, composition: Composition) -> None:
         if "SLURM_JOB_ID" not in os.environ:
@@ -324,7 +324,7 @@ def _describe_disturbances(ends: Sequence[RankEnd]) -> str:
 
 
 def _tracks_every_process() -> bool:
-    """Return whether Slurm ends every process that a task leaves behind.
+    """Return whether Slurm kills every process that a task leaves behind.
 
     It does so with control groups; tracking by parent processes loses some.
     """

@@ -70,13 +70,13 @@ class NoSlurmUpdate:
     composed_by_slurm: bool
 
     def begin(self, hosts: Collection[str], lease_id: str) -> None:
-        """Do nothing."""
+        """Do nothing, because Slurm needs no update."""
 
     def announce(self, composition: Composition, lease_id: str) -> None:
-        """Do nothing."""
+        """Do nothing, because Slurm needs no update."""
 
     def end(self, hosts: Collection[str], lease_id: str) -> None:
-        """Do nothing."""
+        """Do nothing, because Slurm needs no update."""
 
     def options(self, lease_id: str) -> Mapping[str, str]:
         return {}
