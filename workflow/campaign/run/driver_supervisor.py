@@ -28,7 +28,7 @@ _MAX_POLL_INTERVAL_S = 0.1
 
 
 class DriverLeftRunning(SignalInterrupt):
-    """Interruption of the supervisor while the driver can continue alone. The driver and its composition are kept."""
+    """Exception that interrupts the supervisor while the driver can continue alone. The driver and its composition are kept."""
 
 
 @dataclass

@@ -372,7 +372,7 @@ class _LeaseMeasurement:
             self.report_for_lease(f"{reasons}. All hosts of the system failed, so none of them is excluded")
 
     def measure_once(self) -> None:
-        """Compose, measure and release once."""
+        """Compose the devices, measure the missing runs, and release the devices once."""
         with self.site.open_fabric() as fabric:
             system = self.campaign.system
             if system.launcher == "slurm":
@@ -541,7 +541,7 @@ class _LeaseMeasurement:
         }
 
     def summarize_durations(self) -> dict[str, Any]:
-        """Return the durations and costs of the lease's uses and runs, for comparison with this and for the next forecast."""
+        """Return the durations and costs of the lease's uses and runs, for comparison with the forecast and for the next one."""
         uses = [read_lease_document(self.results.leases / f"{use}.json") for use in self.uses]
         durations_s = [
             released_s - requested_s
