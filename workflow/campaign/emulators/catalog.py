@@ -28,7 +28,7 @@ def load_emulator_module(kind: str) -> Any:
 
 
 def open_emulator(kind: str, rack: Rack, **options: Any) -> Emulator:
-    """Create the emulated control plane of a kind over a rack of hardware."""
+    """Create an emulated control plane of this kind for a rack of hardware."""
     return cast(Emulator, load_emulator_module(kind).open_emulator(rack, **options))
 
 

@@ -33,12 +33,12 @@ _DEFAULT_NOTE = "The control plane is emulated, so composition times are not tho
 
 @dataclass(frozen=True)
 class EmulatorRequest:
-    """Request of a user for an emulated control plane.
+    """User's request for an emulated control plane.
 
     Attributes:
         kind: kind of fabric, or path of a recording.
-        directory: directory of the files that are written.
-        port: port to serve at; 0 for any free port.
+        directory: directory to which files are written.
+        port: port to serve on; 0 for any free port.
         hosts: names of the hosts, such as `host[1-4]`.
         devices: devices as `KIND:MODEL:COUNT`.
         faults: faults as `KIND,METHOD,PATH[,TIMES]`.
@@ -127,7 +127,7 @@ def wait_for_end(stop_event: threading.Event | None) -> None:
 def write_site_files(
     request: EmulatorRequest, server: ControlPlaneServer, hardware: Rack, factor: float = 1.0, times_source: str = ""
 ) -> tuple[Path, Path]:
-    """Write a system file, a small campaign and the credentials of an emulated control plane. Returns the first two paths.
+    """Write a system file, a small campaign and the credentials for an emulated control plane. Returns the first two paths.
 
     Args:
         request: request of the user.
@@ -189,12 +189,12 @@ def build_system_document(
 
 
 def _requires_login(kind: str) -> bool:
-    """Return True if control planes of this kind have a login."""
+    """Return True if this kind of control plane requires a login."""
     return not issubclass(load_fabric_kind(kind).options, OptionsWithoutLogin)
 
 
 def _pop_recorded_times(options: dict[str, Any]) -> OperationTimes | None:
-    """Return recorded times for an emulator that has none of its own, or None.
+    """Return recorded times, scaled, for an emulator without built-in ones, or None if the options name no times.
 
     The options `times` and `factor` are removed from `options`.
     """

@@ -44,7 +44,7 @@ class Bank:
 def build_unlimited_banks(
     locations: Iterable[str], hosts: tuple[str, ...] | Callable[[str], tuple[str, ...]]
 ) -> tuple[Bank, ...]:
-    """Build one bank per drawer, without a limit on hosts.
+    """Build one bank per drawer, without a limit on the number of hosts.
 
     Args:
         locations: slots of the pool, each as `<drawer>/slot<n>`.
@@ -67,9 +67,9 @@ def build_banks_by_mode(
     hosts: tuple[str, ...] | Callable[[str], tuple[str, ...]],
     modes: Mapping[str, Literal["standard_one_host", "advanced"]],
 ) -> tuple[Bank, ...]:
-    """Build one bank per drawer with the rule of the drawer's mode in the system file.
+    """Build one bank per drawer, with the rule for the drawer's mode in the system file.
 
-    A drawer without a mode has no limit on hosts.
+    A drawer without a mode has no limit on the number of hosts.
 
     Args:
         locations: slots of the pool, each as `<drawer>/slot<n>`.
@@ -87,7 +87,7 @@ def build_banks_by_mode(
 
 
 def find_drawer(name: str, drawers: Iterable[str]) -> str | None:
-    """Return the drawer with this name, or None.
+    """Return the drawer with this name, or None if there is none.
 
     The name may leave out the chassis: `drawer2` matches `falcon1/drawer2`.
     """
@@ -101,7 +101,7 @@ def find_bank(all_banks: Sequence[Bank], location: str) -> Bank | None:
 
 
 def find_violation(all_banks: Sequence[Bank], hosts_by_location: Mapping[str, str]) -> str | None:
-    """Describe the first rule that attaching slots to hosts would break, or return None if all are allowed.
+    """Describe the first rule that attaching slots to hosts would break, or return None if everything is allowed.
 
     Args:
         all_banks: banks of the pool.

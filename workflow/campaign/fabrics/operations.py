@@ -39,7 +39,7 @@ class OperationSteps:
 
 @dataclass(frozen=True, slots=True)
 class OperationCounts:
-    """Number of operations by operation, kind of device, and box."""
+    """Number of operations, by operation, kind of device, and box."""
 
     counts: Mapping[OperationKey, int] = field(default_factory=dict)
 
@@ -49,7 +49,7 @@ class OperationCounts:
         return cls(Counter((operation.operation, operation.device, operation.box) for operation in timed_operations))
 
     def count(self, operation: Operation) -> int:
-        """Return the number of operations of one type, over all kinds of devices and boxes."""
+        """Return the number of operations of one type, across all kinds of devices and boxes."""
         return sum(count for key, count in self.counts.items() if key[0] == operation)
 
     def __bool__(self) -> bool:
@@ -100,7 +100,7 @@ def record_operations() -> Iterator[list[OperationTime]]:
 
 @contextmanager
 def time_operation(operation: Operation, device: str = "", box: str = "") -> Iterator[OperationAnswer]:
-    """Time one operation if a recording is active.
+    """Measure the duration of one operation if a recording is active.
 
     A failed operation is not recorded, because its duration is that of the failure. An operation inside another one is not
     recorded either.

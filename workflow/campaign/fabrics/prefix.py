@@ -88,7 +88,7 @@ class LaunchRule(BaseModel):
 
     @property
     def device_fraction(self) -> Fraction:
-        """Fraction of a device that each part has."""
+        """Fraction of a device that each part represents."""
         return parse_fraction(self.fraction)
 
     @property
@@ -132,7 +132,7 @@ class LaunchPrefixOptions(BaseModel):
     )
 
     def find_rule(self, model: str, *, local: bool) -> LaunchRule | None:
-        """Return the launch rule of a device model, or None."""
+        """Return the launch rule of a device model, or None if it has none."""
         return next((rule for rule in self.launch if rule.device == model and rule.applies_to(local=local)), None)
 
     @model_validator(mode="after")
@@ -241,7 +241,7 @@ _MAX_HOST_COMBINATIONS = 500
 class PrefixFabric(SimpleFabric):
     """Fabric of devices that are used through a command prefix.
 
-    Devices cannot be queried remotely: an unusable device shows only when a run is started.
+    Devices cannot be queried remotely: an unusable device is noticed only when a run is started.
     """
 
     kind = "prefix"
@@ -265,7 +265,7 @@ class PrefixFabric(SimpleFabric):
     def select_devices(self, request: LeaseRequest, inventory: Inventory) -> Selection:
         """Choose hosts and devices for a request, without using devices that the chosen hosts lend.
 
-        Raises Incompatible if the configuration fits only with devices of its own hosts.
+        Raises Incompatible if the configuration fits only with devices that its own hosts lend.
         """
         host_names = [host.name for host in inventory.hosts]
         hosts_lend = any(bank.drawer in self.hosts for bank in self.banks)

@@ -23,7 +23,7 @@ AttachMode = Literal["hot", "powered_off", "reboot"]
 class LeaseRequest:
     """A request for the hosts and devices of one configuration, made by one lease.
 
-    `list_allowed_hosts` restricts the hosts; if it is empty, any host of the system may be used. `links` holds the expected link
+    `allowed_hosts` restricts the hosts; if it is empty, any host of the system may be used. `links` holds the expected link
     (lanes, generation) by device model.
     """
 
@@ -191,7 +191,7 @@ class Fabric(Protocol):
         ...
 
     def read_inventory(self) -> Inventory:
-        """Read the hosts and devices of the system with their present holders."""
+        """Read the hosts and devices of the system with their current holders."""
         ...
 
     def select_devices(self, request: LeaseRequest, inventory: Inventory) -> Selection:
@@ -227,7 +227,7 @@ class Fabric(Protocol):
         return {}
 
     def return_displaced_devices(self) -> Mapping[str, str]:
-        """Attach displaced devices to their original hosts, and return their hosts by fabric id.
+        """Attach displaced devices to their original hosts again, and return these hosts by fabric id.
 
         Each release does the same. Raises the errors of `compose`. Default: no device is displaced.
         """
@@ -271,9 +271,9 @@ class Fabric(Protocol):
 
     @property
     def control_plane_access(self) -> ControlPlaneAccess | None:
-        """Operations of a fabric with a control plane, or None if there is no control plane. Default: None."""
+        """Operations beyond `Fabric` that a fabric with a control plane offers; None without a control plane (default)."""
         return None
 
     def close(self) -> None:
-        """Close open connections. Default: nothing is open between calls."""
+        """Close open connections. Default: do nothing, because nothing is open between calls."""
         return

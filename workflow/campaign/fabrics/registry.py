@@ -72,7 +72,7 @@ class FabricKind:
 
     Attributes:
         summary: one line for lists.
-        options: closed pydantic model of the fabric's options in a system file.
+        options: pydantic model of the fabric's options in a system file, which rejects unknown keys.
         open: function that creates the adapter. It raises ConfigError if options, hosts or pool do not fit, and sends nothing to
             a control plane.
         unverified: features that were not tried on the real product; empty if there are none.
@@ -139,7 +139,7 @@ def open_fabric(
     pool: Sequence[PoolSpec],
     state_dir: Path,
 ) -> Fabric:
-    """Open a fabric of one kind.
+    """Open a fabric of a registered kind.
 
     The adapter creates `state_dir` on its first write. Raises ConfigError if the options, the hosts or the pool do not fit the
     adapter.

@@ -1,4 +1,4 @@
-"""Base class of fabrics without a control plane of their own: claims in a state file, devices attached one by one.
+"""Base class of fabrics without a separate control plane: claims in a state file, devices attached one by one.
 
 A subclass defines how one device of the pool is attached to a host (`attach`) and detached again (`detach`). Without these
 methods, a lease is only a claim. The base class provides the rest: selection, one composition at a time, resuming after a crash,
@@ -43,7 +43,7 @@ from campaign.spec.site_hardware import HostSpec
 
 
 class SimpleFabric(Fabric):
-    """Base class of fabrics without a control plane of their own; see `protocol.Fabric`.
+    """Base class of fabrics that have no separate control plane; see `protocol.Fabric`.
 
     Attributes:
         kind: name of the state file.
@@ -98,13 +98,13 @@ class SimpleFabric(Fabric):
         """
 
     def detach(self, device: Device, host: str, lease_id: str) -> None:
-        """Detach one device from a host. Repeating the call does no harm, nor does a device that was never attached.
+        """Detach one device from a host. Repeating the call, or detaching an unattached device, does no harm.
 
         Raises FabricError if the device is still attached.
         """
 
     def apply_state(self, device: Device, state: FabricState) -> Device:
-        """Return a device of the pool in its current state."""
+        """Return a device of the pool, updated with its recorded state."""
         slot = state.devices.get(device.fabric_id)
         return device if slot is None else apply_slot(device, slot)
 

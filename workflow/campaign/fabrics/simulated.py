@@ -305,7 +305,7 @@ class SimulatedFabric(SimpleFabric):
         self._faults = {f"{n}-{hash_document(fault.model_dump(), 8)}": fault for n, fault in enumerate(options.faults)}
 
     def _sleep_for_operation(self, operation: Operation, kind: str, min_s: float) -> None:
-        """Sleep for the duration of an operation on one kind of device.
+        """Sleep as long as an operation on one kind of device would take.
 
         Recorded times of GPUs are also used for drives.
         """
@@ -332,7 +332,7 @@ class SimulatedFabric(SimpleFabric):
         return None
 
     def apply_state(self, device: Device, state: FabricState) -> Device:
-        """Return a device of the pool in its current state, with its link and health."""
+        """Return a device of the pool, updated with its recorded state, link and health."""
         slot = state.devices.get(device.fabric_id)
         if slot is None:
             return device
@@ -426,7 +426,7 @@ class SimulatedFabric(SimpleFabric):
             raise FabricError(f"{device.fabric_id}: the device cannot be detached")
 
     def _raise_if_busy(self, lease_id: str) -> None:
-        """Raise Busy if that fault occurs now."""
+        """Raise Busy if a simulated fault of this kind occurs now."""
         if self._trigger_fault("busy", lease_id):
             raise Busy(f"{lease_id}: the fabric is busy", ("the fabric itself",))
 

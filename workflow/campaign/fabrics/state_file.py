@@ -71,12 +71,12 @@ class DeviceSlot(_StoredModel):
 
     @property
     def is_broken(self) -> bool:
-        """True if the device has failed, which is from the time `fails_s` on."""
+        """True if the device has failed, that is, from the time `fails_s` on."""
         return self.fails_s is not None and self.fails_s <= time.time()
 
 
 class ClaimedHost(_StoredModel):
-    """Devices (fabric ids) that a lease requested on one host."""
+    """Devices (fabric ids) that a lease requested for one host."""
 
     name: str
     devices: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class LeaseClaim(_StoredModel):
 
 
 class FabricState(_StoredModel):
-    """Contents of the state file: claims of leases and states of devices."""
+    """Contents of the state file: the claims of leases and the states of devices."""
 
     schema_version: Literal[1] = 1
     devices: dict[str, DeviceSlot] = Field(default_factory=dict)
@@ -120,7 +120,7 @@ class FabricState(_StoredModel):
         return tuple(name for name, slot in self.devices.items() if slot.lease == lease_id)
 
     def find_host_holder(self, name: str) -> str | None:
-        """Return the lease that claims the host, or None."""
+        """Return the lease that claims the host, or None if no lease does."""
         return next(
             (lease for lease, lease_claim in self.leases.items() if name in {host.name for host in lease_claim.hosts}),
             None,
@@ -229,7 +229,7 @@ class StateFile:
 
     @contextmanager
     def lock_transaction(self, lease_id: str) -> Iterator[None]:
-        """Hold the lock of changing operations inside the block, for as long as they take.
+        """Hold the lock for operations that change the fabric inside the block, however long they take.
 
         Raises Busy with the lease that holds the lock. The kernel drops the lock of a dead process, so a killed transaction
         never blocks the next one.
@@ -246,7 +246,7 @@ class StateFile:
 
 
 def apply_claim(device: Device, state: FabricState) -> Device:
-    """Return a built-in device of a host with its present holder."""
+    """Return a built-in device of a host with its current holder."""
     slot = state.devices.get(device.fabric_id)
     if slot is None or slot.lease is None:
         return device
@@ -254,7 +254,7 @@ def apply_claim(device: Device, state: FabricState) -> Device:
 
 
 def apply_slot(device: Device, slot: DeviceSlot) -> Device:
-    """Return a device of the pool with the holder in its slot, if there is one."""
+    """Return a device of the pool with the holder recorded in its slot, if there is one."""
     return (
         replace(device, holder=slot.lease, attached_to=slot.host, state=slot.state)
         if slot.lease is not None
@@ -263,7 +263,7 @@ def apply_slot(device: Device, slot: DeviceSlot) -> Device:
 
 
 def enter_claim(state: FabricState, selection: Selection) -> bool:
-    """Enter the claim of a selection into the state.
+    """Record the claim of a selection in the state.
 
     Returns False if this lease already has exactly this selection. Raises Conflict if other leases hold parts of it.
     """

@@ -20,10 +20,10 @@ from campaign.spec.run_numbers import get_number_in_composition, list_run_number
 
 
 def summarize_runs(rates: Sequence[float | None], composition: int = 1) -> CellProgress:
-    """Return the number of runs and failures, and the half-width of the interval, for the runs of one composition.
+    """Summarize the runs of one composition: number of runs, number of failures, and half-width of the interval.
 
     Args:
-        rates: throughput of run 1, 2, ..; None for a run whose number is not valid.
+        rates: throughput of run 1, 2, ..; None for a run without a valid value.
         composition: number of the composition, from 1.
     """
     valid_rates = [rate for rate in rates if rate is not None]
@@ -39,7 +39,7 @@ def summarize_runs(rates: Sequence[float | None], composition: int = 1) -> CellP
 
 
 class RepetitionTracker:
-    """Rule of adaptive repetitions, applied to one results directory.
+    """Tracker that applies the rule of adaptive repetitions to one results directory.
 
     Every decision follows from the existing records, so the successor of a killed driver makes the same decisions. The cells are
     those of one lease, and their settings apply to one composition.
@@ -73,7 +73,7 @@ class RepetitionTracker:
         return explain_end(self._summarize_cell(cell, last_record), cell.settings)
 
     def is_over(self, cell: Cell, last_record: Record | None = None) -> bool:
-        """Return whether the cell needs no further run in this composition, and if so store that decision.
+        """Return whether the cell needs no further run in this composition, and store the decision if so.
 
         Args:
             cell: cell of the lease.
@@ -87,7 +87,7 @@ class RepetitionTracker:
         return is_complete
 
     def _metric_value(self, record: Record) -> float | None:
-        """Return the metric of a valid run, or None if the run failed.
+        """Return the metric's value for a valid run, or None if the run failed.
 
         The throughput replaces a metric that only tables compute.
         """
@@ -123,7 +123,7 @@ def record_implied_runs(
     report: Callable[[Cell, Record, bool], None],
     metric: Metric = THROUGHPUT,
 ) -> None:
-    """Write the records of missing runs whose result is implied, and end the cells that have reached their target.
+    """Write records for the missing runs whose result is implied, and end the cells that have reached their target.
 
     Args:
         frontier: cells that ran out of memory, from which results of other cells follow.

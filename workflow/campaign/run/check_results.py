@@ -22,7 +22,7 @@ _RESTORE_HINT = "restore it from an archive"
 
 
 def find_problems(results: Results) -> Iterator[str]:
-    """Yield one sentence per damaged file, with its path and the remedy.
+    """Yield one sentence for each damaged file, with its path and the remedy.
 
     Raises ConfigError if the directory holds no results.
     """
@@ -90,7 +90,7 @@ def _check_record(record: Record, path: Path, results: Results, lease: dict[str,
 
 
 def _check_shared_documents(store: RecordStore) -> Iterator[str]:
-    """Yield an error message per shared document that cannot be read."""
+    """Yield an error message for each shared document that cannot be read."""
     for path in sorted(store.shared.glob("*.json")):
         try:
             store.read_shared_document(path.stem)

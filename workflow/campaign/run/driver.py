@@ -24,7 +24,7 @@ from campaign.spec.lease_plan import read_lease_plan
 
 
 class DriverStopped(BaseException):
-    """Interruption of a driver by SIGTERM. The current run leaves no record."""
+    """Exception raised when SIGTERM interrupts a driver. The current run leaves no record."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ _MAX_POLL_INTERVAL_S = 0.1
 
 
 class DriverLeftRunning(SignalInterrupt):
-    """Interruption of the supervisor while the driver can continue alone. The driver and its composition are kept."""
+    """Exception that interrupts the supervisor while the driver can continue alone. The driver and its composition are kept."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class DriverSupervisor:
         lease_plan: path of the lease's plan.
         submitter: submitter of the campaign's launcher.
         report: callback for messages.
-        exclude: called with the reason of the failure by host, for hosts that failed.
+        exclude: called with the reason by host, for hosts that failed.
         queue_s: longest time a driver may wait in the queue while devices are held for it, in seconds.
         spans: time spans of the runs.
         use: use of the lease by the last driver.
@@ -177,7 +177,7 @@ class DriverSupervisor:
                 )
 
     def confirm_cancellation(self, interruption: SignalInterrupt) -> bool:
-        """Return whether the user cancels the jobs by a second Ctrl-C.
+        """Return whether the user cancels the jobs with a second Ctrl-C.
 
         The first process prints the question and the answer for all processes.
         """

@@ -27,7 +27,7 @@ _MASK_VARIABLES = {mask for each in ACCELERATORS.values() for mask in each.mask_
 """Variables that select devices. They are left out, because they differ between leases and records list the devices."""
 
 _KERNEL_MODULES = ("nvidia", "amdgpu", "mlx5_core")
-"""Kernel modules that are updated apart from the kernel."""
+"""Kernel modules that are updated separately from the kernel."""
 _SYS = Path("/sys")
 
 

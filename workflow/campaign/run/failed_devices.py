@@ -20,7 +20,7 @@ from campaign.workloads.protocol import Outcome, Run, Step, StepEnd
 
 @dataclass(frozen=True)
 class DeviceFaultHandler:
-    """Fault handling for the devices of one composition during the runs of a campaign.
+    """Fault handler for the devices of one composition during the runs of a campaign.
 
     Args:
         system: system file.
@@ -61,7 +61,7 @@ class DeviceFaultHandler:
         raise self._fence_device(run, device, fault.evidence, is_suspected=False)
 
     def _judge_suspicion(self, run: Run, device: Device | None, fault: DeviceFault, outcome: Outcome) -> Outcome:
-        """Return the outcome if the fault is probably one of the program, otherwise fence the device.
+        """Return the outcome if the program is probably at fault, otherwise fence the device.
 
         The program is at fault if the run failed in the same way before, or if its workload failed on two devices.
         """
@@ -123,7 +123,7 @@ class DeviceFaultHandler:
 
 
 def _run_name(run: Run) -> str:
-    """Return the name of a run, CELL.NUMBER."""
+    """Return the name of a run in the form CELL.NUMBER."""
     return f"{run.cell.id}.{run.repetition}"
 
 

@@ -66,7 +66,7 @@ class LaunchedRun:
         return correct_step_end(step, directory, ended, log)
 
     def _clean_up(self) -> Iterator[str]:
-        """Run the cleanup steps, however the run ended, and yield a flag per failed step."""
+        """Run the cleanup steps, however the run ended, and yield a flag for each failed step."""
         for number, cleanup in enumerate(self.workload.cleanup_steps(self.run)):
             try:
                 problem = self._run_auxiliary_step(cleanup, f"cleanup{number}", self._log_path("cleanup", number))
@@ -80,7 +80,7 @@ class LaunchedRun:
         return self.log.with_name(f"{self.log.stem}.{stage}{number or ''}{self.log.suffix}")
 
     def _run_auxiliary_step(self, step: Step, name: str, log: Path) -> str:
-        """Run a preparation or cleanup step and return the reason of its failure, or '' if it succeeded.
+        """Run a preparation or cleanup step and return the reason for its failure, or an empty string if it succeeded.
 
         The log is kept if the step printed something.
         """
@@ -118,16 +118,16 @@ def _append_result_file(name: str | None, directory: Path, log: Path) -> list[st
 
 MAX_TRIES = 3
 MAX_PACE_TRIES = 6
-"""Maximum number of tries of a run whose pace is not held. Other work on the machine may last longer than a few runs."""
+"""Maximum number of attempts at a run that loses its pace. Other work on the machine may last longer than a few runs."""
 
 
 def repeat_until_undisturbed(name: str, launch: Callable[[], tuple[StepEnd, Outcome]]) -> tuple[StepEnd, Outcome]:
-    """Launch a run until nothing disturbs it, and return the last launch.
+    """Launch a run until nothing disturbs it, and return the result of the last launch.
 
-    A run that is disturbed `MAX_TRIES` times is not launched again, nor a run that loses its pace `MAX_PACE_TRIES` times. A rank
-    that gets SIGKILL in every launch is killed because of its own behaviour, and a run that never holds its pace requires more than
-    this machine has. Both are outcomes of the run. A flag shows that earlier launches lost their pace. Raises LaunchError if
-    the run was stopped or suspended, or had its clock set.
+    A run that is disturbed `MAX_TRIES` times or loses its pace `MAX_PACE_TRIES` times is not launched again. A rank that gets
+    SIGKILL in every launch is killed because of its own behaviour, and a run that never holds its pace requires more than this
+    machine has. Both are outcomes of the run. A flag shows that earlier launches lost their pace. Raises LaunchError if the run
+    was stopped or suspended, or had its clock set.
     """
     pace_losses = kills = disturbances = 0
     while True:

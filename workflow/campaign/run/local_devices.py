@@ -63,7 +63,7 @@ def verify_local_devices(system: SystemFile, composition: Composition, directory
 
 
 def _with_device_names(composition: Composition, names: Mapping[str, str | None]) -> Composition:
-    """Return the composition with each device named as in `names`, by fabric id."""
+    """Return the composition with its devices named as in `names`, which maps fabric ids to names."""
     hosts = (
         replace(host, devices=tuple(replace(d, host_id=names.get(d.fabric_id)) for d in host.devices))
         for host in composition.hosts

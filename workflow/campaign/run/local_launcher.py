@@ -54,7 +54,7 @@ _StopReason = Literal["time limit", "memory limit", "failed rank", "exit hang", 
 
 
 class LocalLauncher:
-    """Launcher that runs all hosts of a composition on this machine, either emulated or only as names."""
+    """Launcher that runs all hosts of a composition on this machine, as emulated hosts or merely as names."""
 
     def __init__(self, system: SystemFile, composition: Composition) -> None:
         adopt_orphans()
@@ -105,7 +105,7 @@ class LocalLauncher:
         return replace(result, flags=self._places.list_flags(step), memory_kills=self._memory_kills.count() - kills)
 
     def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
-        """Start an auxiliary process per distinct host, until the end of the context (see `Launcher.sidecar`)."""
+        """Run an auxiliary process on each distinct host until the end of the context (see `Launcher.sidecar`)."""
         return run_local_sidecar(argv, tuple(self._devices.by_host), self._places, self._base_environment, directory)
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class LocalLauncher:
         }
 
     def _fork_server(self, module: str) -> _ForkServer:
-        """Return the running fork server of a module, started if necessary."""
+        """Return the running fork server of a module, starting it if necessary."""
         if module not in self._fork_servers or not self._fork_servers[module].is_alive:
             self._fork_servers[module] = _ForkServer(module)
         return self._fork_servers[module]
@@ -300,7 +300,7 @@ def _wait_for_processes(
 
 
 class _ForkedProcess:
-    """Process that this process has forked itself or adopted from the fork server."""
+    """Process that was forked by this process or adopted from the fork server."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

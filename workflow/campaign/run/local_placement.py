@@ -27,7 +27,7 @@ class ProcessPlacement:
     Args:
         environment: environment variables.
         namespaces: paths of the namespaces to enter before it starts.
-        prefix: words before its command.
+        prefix: command prefix.
     """
 
     environment: Mapping[str, str]
@@ -112,7 +112,7 @@ class LocalPlacement:
         return self._emulation is None or Path(self._emulation.list_namespace_paths(0)[-1]).exists()
 
     def _namespace_paths(self, host: str, local_rank: int) -> tuple[str, ...]:
-        """Return the namespace files of a rank, or () if hosts are not emulated."""
+        """Return the namespace files of a rank, or an empty tuple if hosts are not emulated."""
         return (
             ()
             if self._emulation is None

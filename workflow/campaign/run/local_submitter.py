@@ -70,7 +70,7 @@ class LocalSubmitter:
         return Submission(request, str(pid), folder)
 
     def find(self, lease: str) -> Submission | None:
-        """Return the running driver of a lease, or None. A driver whose request cannot be read is stopped."""
+        """Return the running driver of a lease, or None if there is none. A driver whose request cannot be read is stopped."""
         for folder in self._running_driver_folders(lease):
             try:
                 return Submission(

@@ -22,7 +22,7 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 def hold_machine_locks(
     systems: Iterable[SystemFile], report: Callable[[str], None], *, is_shared: bool = False
 ) -> Iterator[None]:
-    """Hold the machine locks of systems during a block, after waiting for other campaigns that measure on this machine.
+    """Hold the machine locks of systems inside a block, after waiting for other campaigns that measure on this machine.
 
     Raises ConfigError if a lock file cannot be opened.
 
@@ -108,7 +108,7 @@ _REMEDY = "choose --results on a file system whose locks all processes see (docs
 
 @contextmanager
 def hold_process_lock(directory: Path, *, across_hosts: bool) -> Iterator[None]:
-    """Hold a lock of this process in a directory, and verify that processes see each other's locks there.
+    """Hold a lock for this process in a directory, and verify that processes see each other's locks there.
 
     Raises RecordError, with the file system's name, if they do not.
 
@@ -164,7 +164,7 @@ def _check_other_lock(lock_file: Path) -> None:
 
 
 def _start_ticks(pid: int) -> str:
-    """Return the start time of a process in clock ticks since boot, or '' if no such process is alive."""
+    """Return the start time of a process in clock ticks since boot, or an empty string if no such process is alive."""
     try:
         state, *words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:

@@ -153,7 +153,7 @@ class _LeaseMeasurement:
         return self.build_manifest()
 
     def lacks_software(self) -> bool:
-        """Return whether this machine lacks software for the runs, and store the reason for the manifest.
+        """Return whether software for the runs is missing on this machine, and store the reason for the manifest.
 
         Nothing is composed in that case.
         """
@@ -187,7 +187,7 @@ class _LeaseMeasurement:
     def restrict_campaign(self) -> Campaign:
         """Return the campaign restricted to the lease's configuration and workloads.
 
-        This machine may lack the software of other workloads.
+        The software of other workloads may be missing on this machine.
         """
         needed_workloads = {cell.workload for cell in self.plan.cells} | {
             requirement.workload for requirement in self.campaign.protocol.require
@@ -229,7 +229,7 @@ class _LeaseMeasurement:
                 files.write_json(state_file, {"invocation": self.invocation, "time_s": time.time()})
 
     def restore_scheduler(self, journal_name: str, hosts: Collection[str]) -> None:
-        """Restore the scheduler's view of hosts after a lease. The record of the change is removed after that."""
+        """Restore the scheduler's view of hosts after a lease, then remove the record of the change."""
         self.strategy.end(hosts, journal_name)
         self.changed.remove(journal_name)
 
@@ -358,7 +358,7 @@ class _LeaseMeasurement:
         """Exclude failed hosts from further leases until they are healthy again, unless all hosts of the system failed.
 
         Args:
-            hosts: reason of the failure by host.
+            hosts: reason for the failure, by host.
         """
         if not hosts:
             return
@@ -372,7 +372,7 @@ class _LeaseMeasurement:
             self.report_for_lease(f"{reasons}. All hosts of the system failed, so none of them is excluded")
 
     def measure_once(self) -> None:
-        """Compose, measure and release once."""
+        """Compose the devices, measure the missing runs, and release the devices once."""
         with self.site.open_fabric() as fabric:
             system = self.campaign.system
             if system.launcher == "slurm":
@@ -541,7 +541,7 @@ class _LeaseMeasurement:
         }
 
     def summarize_durations(self) -> dict[str, Any]:
-        """Return the durations and costs of the lease's uses and runs, for comparison with this and for the next forecast."""
+        """Return the durations and costs of the lease's uses and runs, for comparison with the forecast and for the next one."""
         uses = [read_lease_document(self.results.leases / f"{use}.json") for use in self.uses]
         durations_s = [
             released_s - requested_s
@@ -558,6 +558,6 @@ class _LeaseMeasurement:
         return {"actual": actual, "costs": costs.to_document()}
 
     def shorten_paths(self, message: str) -> str:
-        """Return a message with paths relative to the results directory, so that it stays valid in reports and archives."""
+        """Return a message with paths made relative to the results directory, so that it stays valid in reports and archives."""
         directory = self.results.directory
         return message.replace(f"{directory.resolve()}/", "").replace(f"{directory}/", "")

@@ -38,7 +38,7 @@ class PlanSummary:
     records: str
 
     def format_text(self) -> str:
-        """Format the summary for people.
+        """Format the summary as readable text.
 
         The text differs whenever the records differ, so that Snakemake rebuilds the tables.
         """
@@ -66,7 +66,7 @@ def summarize_plan(results: Results, plan: Path, missing: Sequence[str]) -> Plan
 
 
 def clean_up_after_plan(results: Results, plan: Path) -> Iterator[str]:
-    """Return devices to their original place and end leftover jobs, for every system of a plan.
+    """Return devices to their original places and end leftover jobs, for every system of a plan.
 
     Yields one line per failure.
     """

@@ -28,7 +28,7 @@ _ENERGY_PER_SAMPLE = "energy_per_sample_j"
 
 @dataclass(frozen=True)
 class ParseSummary:
-    """Summary of reading stored logs again.
+    """Summary of a repeated reading of stored logs.
 
     Args:
         path: path of the written document; None if no log was read.
@@ -84,7 +84,7 @@ def _list_readers(campaign: Campaign) -> dict[str, Workload]:
 
 
 class _UnreadLogError(Exception):
-    """Error for a stored log that is not read again. The message completes 'runs ...'."""
+    """Error for a stored log that cannot be read again. The message completes 'runs ...'."""
 
 
 class _StoredLogs:

@@ -72,9 +72,9 @@ def refuse_unmeasurable(campaign: Campaign) -> None:
 
 
 def find_missing_software(campaign: Campaign) -> list[str]:
-    """Return messages on software that this machine lacks to measure the campaign, with the remedy.
+    """Return messages about missing software that this machine needs to measure the campaign, with the remedy.
 
-    Software of runs counts only if this machine starts them itself.
+    Software for the runs counts only if this machine starts them itself.
     """
     if campaign.file.imported:
         return []
@@ -93,7 +93,7 @@ def find_missing_software(campaign: Campaign) -> list[str]:
 
 
 def find_missing_tools(campaign: Campaign) -> list[str]:
-    """Return messages on missing programs that list the devices of this machine, with the remedy."""
+    """Return messages about missing programs that list the devices of this machine, with the remedy."""
     return [
         missing
         for kind, system in _local_device_kinds(campaign).items()
@@ -136,7 +136,7 @@ def _find_missing_tool(kind: AcceleratorKind, system: SystemFile) -> str | None:
 
 
 def find_missing_inputs(campaign: Campaign) -> list[str]:
-    """Return messages on missing programs and input files of workloads; existing records remain valid."""
+    """Return messages about missing programs and input files of workloads; existing records remain valid."""
     if campaign.file.imported:
         return []
     axes, is_remote = campaign.file.axes.options, _uses_only_slurm(campaign)
@@ -156,7 +156,7 @@ def _prefix_source(campaign: Campaign, workload: str, problem: str) -> str:
 
 
 def _find_unset_variables(campaign: Campaign) -> list[str]:
-    """Return messages on environment variables that files use but that are not set."""
+    """Return messages about environment variables that files use but that are not set."""
     files: list[tuple[YamlFile, BaseModel]] = [(part.system_source, part.system) for part in campaign.parts]
     files += [(campaign.sources.workload(name), workload) for name, workload in campaign.workloads.items()]
     return [
@@ -168,7 +168,7 @@ def _find_unset_variables(campaign: Campaign) -> list[str]:
 
 
 def describe_missing_emulation(campaign: Campaign) -> str:
-    """Return a message if this machine should emulate hosts but cannot, otherwise ''."""
+    """Return a message if this machine should emulate hosts but cannot, otherwise an empty string."""
     if all(part.system.emulation is None or part.system.launcher != "local" for part in campaign.parts):
         return ""
     reason = check_availability().reason

@@ -96,7 +96,7 @@ def append_progress(
 
 @dataclass
 class _PlanProgress:
-    """Progress of a plan as read so far.
+    """Progress of a plan, as far as it has been read.
 
     Args:
         written_s: modification time of the plan, in Unix seconds.

@@ -60,7 +60,7 @@ def _find_reference_runs(
     runs: Sequence[RunKey],
     recorded_runs: Mapping[str, Sequence[int]],
 ) -> list[RunKey]:
-    """Return the reference runs of compositions in which all other runs are measured again."""
+    """Return the reference runs of those compositions whose other runs are all measured again."""
     if campaign.protocol.reference is None:
         return []
     cells_by_reference: dict[str, list[Cell]] = {}

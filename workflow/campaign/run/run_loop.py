@@ -66,7 +66,7 @@ class _FinishedRun(NamedTuple):
 
 
 class DriverSession:
-    """Work of one driver on a lease.
+    """Session in which one driver works on a lease.
 
     Args:
         request: request of the driver.
@@ -211,7 +211,7 @@ class DriverSession:
         return composition_in_use
 
     def build_implied_record(self, cell: Cell, repetition: int) -> Record | None:
-        """Build the record of a run that is skipped because a smaller batch ran out of memory, or return None."""
+        """Build the record of a run that is skipped because a smaller batch ran out of memory, or None if it is not skipped."""
         evidence = self.frontier.read_evidence(cell)
         if evidence is None:
             return None
@@ -277,7 +277,7 @@ class DriverSession:
         )
 
     def _find_objection(self, cell: Cell, workload: Workload, runs_on: AcceleratorKind) -> str | None:
-        """Return the reason why the cell cannot run on its device, or None."""
+        """Return the reason why the cell cannot run on its device, or None if it can."""
         device = self.campaign.device_model(cell.configuration)
         if device.precisions is not None and cell.precision not in device.precisions:
             precisions = ", ".join(device.precisions)
@@ -332,7 +332,7 @@ class DriverSession:
         return get_peak_tflops(model, device.reported_as, cell.precision)
 
     def _store_telemetry(self, run: Run, step_result: StepEnd, outcome: Outcome) -> TelemetrySummary:
-        """Return the telemetry of a run, and store its samples next to the record."""
+        """Return the telemetry summary of a run, and store the samples next to the record."""
         if not step_result.codes:
             return TelemetrySummary()
         rate = outcome.throughput_per_s if outcome.status == "ok" else None

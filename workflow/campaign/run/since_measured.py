@@ -85,7 +85,7 @@ def _list_local_systems(campaign: Campaign) -> set[str]:
 
 
 class _Update(NamedTuple):
-    """Differing versions of software, such as 'nvidia driver 570.86' and 'nvidia driver 580.159'."""
+    """Software versions that differ, such as 'nvidia driver 570.86' and 'nvidia driver 580.159'."""
 
     measured: str
     installed: str
@@ -107,7 +107,7 @@ def _find_updates(campaign: Campaign, shared_documents: _SharedDocuments) -> dic
 
 
 def _compare_versions(measured: Mapping[str, str], installed: Mapping[str, str]) -> _Update | None:
-    """Return the differing versions of software that both have, or None if all versions are equal."""
+    """Return the versions that differ for software that both have, or None if all versions are equal."""
     names = [name for name in measured if measured[name] != installed.get(name, measured[name])]
     if not names:
         return None
@@ -129,7 +129,7 @@ def _find_parser_settings(workloads: Collection[str], shared_documents: _SharedD
 
 
 def _describe_update(update: _Update, cells: int) -> str:
-    """Format the message about cells that were measured with other software than is installed now."""
+    """Format the message about cells that were measured with software other than that installed now."""
     return (
         f"{pluralize(cells, 'cell')} {'was' if cells == 1 else 'were'} measured with {update.measured}; this machine has "
         f"{update.installed}. '--config version=LABEL' ('--version LABEL') measures them again and keeps the earlier records"
@@ -137,7 +137,7 @@ def _describe_update(update: _Update, cells: int) -> str:
 
 
 def _describe_parser_change(workload: str, runs: int, campaign: Campaign) -> str:
-    """Format the message about runs that were read by another parser than the workload has now."""
+    """Format the message about runs that were read by a parser other than the workload's current one."""
     return (
         f"workload '{workload}': the parser has changed since {pluralize(runs, 'run')} {'was' if runs == 1 else 'were'} read; "
         f"'campaign parse {campaign.path}' reads the stored logs again and measures nothing"

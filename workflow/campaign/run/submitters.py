@@ -45,7 +45,7 @@ def open_submitter(
     Args:
         campaign: campaign to measure.
         results: results directory.
-        driver: function that makes the callable driver of a request.
+        driver: function that makes the callable driver for a request.
         report: callback for messages about waiting.
     """
     name = campaign.system.launcher

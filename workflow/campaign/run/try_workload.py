@@ -75,7 +75,7 @@ def list_workload_names() -> list[str]:
 
 
 def find_workload(name: str) -> LoadedFile[Workload]:
-    """Load a workload by its file, or by its name under config/workloads."""
+    """Load a workload from its file, or by its name under config/workloads."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         return load_named(Workload, name, DEFAULT_CAMPAIGN_PATH)
@@ -97,7 +97,7 @@ def build_trial_campaign(
     system: SystemFile | None,
     launcher: Literal["local", "slurm"] = "local",
 ) -> Campaign:
-    """Build a campaign with a single cell, with the usual validation.
+    """Build a campaign with a single cell, applying the usual validation.
 
     Raises ConfigError if the request does not fit the workload or the system.
     """

@@ -50,7 +50,7 @@ class SlurmCommands:
         return answer._replace(out="") if answer.code == TIMEOUT_EXIT_CODE else answer
 
     def log_call(self, argv: Sequence[str], started_s: float, seconds: float, code: int) -> None:
-        """Append one call to the log. Calls that submitit makes (sbatch) are logged by this method, too."""
+        """Append one call to the log. Calls that submitit makes (sbatch) are also logged by this method."""
         if self.log is None:
             return
         entry = {"time_s": round(started_s, 3), "argv": list(argv), "seconds": round(seconds, 3), "code": code}

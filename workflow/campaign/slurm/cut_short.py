@@ -66,7 +66,7 @@ class FirstRunFile:
         return "limit_s" in files.read_json(self.path)
 
     def explain_no_retry(self, run: str) -> str:
-        """Explain why a run is not started again, or return an empty text if it may be started.
+        """Explain why a run is not started again, or return an empty string if it may be started.
 
         A run is not started again if an allocation as long as this one was too short for it.
         """

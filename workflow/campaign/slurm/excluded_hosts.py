@@ -44,12 +44,12 @@ class ExcludedHosts:
     directory: Path
 
     def exclude_hosts(self, hosts: Mapping[str, str], lease: str, system: SystemFile) -> dict[str, Path]:
-        """Exclude hosts from further allocations and return their files, which are to be removed when the hosts work again.
+        """Exclude hosts from further allocations, and return their files, to be removed when the hosts work again.
 
-        If all hosts of the system would then be excluded, none is, and all are used again.
+        If this would exclude all hosts of the system, none is excluded, and all are used again.
 
         Args:
-            hosts: reason of the failure by host.
+            hosts: reason for the failure, by host.
             lease: id of the lease in which the hosts failed.
             system: system file with all hosts.
         """
@@ -66,22 +66,22 @@ class ExcludedHosts:
             return {host: self.path(host) for host in hosts}
 
     def path(self, host: str) -> Path:
-        """Return the path of the file of an excluded host."""
+        """Return the path of an excluded host's file."""
         return self.directory / "excluded" / f"{host}.json"
 
     def read_all(self) -> dict[str, str]:
-        """Return the reason by host, for all hosts that were ever excluded."""
+        """Return the reason for exclusion, by host, of all hosts that were ever excluded."""
         return {host: str(document.get("why", "unknown")) for host, document in self._read_documents().items()}
 
     def read_current(self) -> dict[str, str]:
-        """Return the reason by host, for the hosts that are excluded now."""
+        """Return the reason for exclusion, by host, of the hosts that are excluded now."""
         documents = {
             host: document for host, document in self._read_documents().items() if "used_again" not in document
         }
         return {host: str(document.get("why", "unknown")) for host, document in documents.items()}
 
     def readmit_hosts(self, controller: Controller, system: SystemFile, options: Sequence[str] = ()) -> dict[str, str]:
-        """Readmit excluded hosts that pass a health check or have been excluded for an hour, and return the reason by host.
+        """Readmit excluded hosts that pass a health check or have been excluded for an hour, and return the reasons by host.
 
         The check runs on idle hosts. It is a job with one task that runs the command which lists the devices, or `true`. A host
         that fails again after it has passed the check is excluded for the whole hour. Only one process checks at a time.
@@ -139,7 +139,7 @@ class ExcludedHosts:
         )
 
     def _check_health(self, host: str, controller: Controller, system: SystemFile, options: Sequence[str]) -> str:
-        """Check one host and return the evidence that it works, or an empty text if it is not idle or fails the check."""
+        """Check one host and return the evidence that it works, or an empty string if it is not idle or fails the check."""
         write_json(self.path(host), {**read_json(self.path(host)), "checked_s": time.time()})
         node = controller.query_nodes([host]).get(host)
         if node is None or node.is_broken or "idle" not in node.state:

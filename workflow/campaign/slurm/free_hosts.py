@@ -52,7 +52,8 @@ class FreeHosts:
         Args:
             hosts: names of the hosts to choose from; empty means all hosts of the system.
             count: number of hosts needed.
-            is_acceptable: predicate on the free hosts, which differ in the devices that they have and can get.
+            is_acceptable: function that decides whether these free hosts will do, because hosts differ in the devices that they
+                have and can get.
 
         Raises:
             HostFailed: Too many hosts are down or drained.

@@ -30,7 +30,7 @@ class HostFaults:
         return {} if is_outage(self.system, faults) else {host: faults[host] for host in hosts if host in faults}
 
     def find_missing(self, state: JobState, pinned_hosts: Sequence[str]) -> list[str]:
-        """Return the hosts that are down or drained and without which a pending job cannot start."""
+        """Return the hosts that a pending job needs in order to start but that are down or drained."""
         broken_hosts = {name for name, node in self._read_nodes().items() if node.is_broken}
         if pinned_hosts:
             return [host for host in pinned_hosts if host in broken_hosts]
@@ -41,7 +41,7 @@ class HostFaults:
         return parse_nodes(self.slurm(*NODES_COMMAND).out)
 
     def _read_faults(self) -> dict[str, str]:
-        """Return the fault of every host that has one. Hosts that a controller awaits after its start have none."""
+        """Return the fault of every host that has one. Hosts that a newly started controller is still waiting for have none."""
         return {
             name: f"Slurm reports {', '.join(sorted(node.state))}{node.reason and f': {node.reason}'}"
             for name, node in self._read_nodes().items()

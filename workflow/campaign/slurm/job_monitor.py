@@ -4,7 +4,7 @@ state of the job                       decision
 ------------------------------------   --------------------------------------------------------------------
 done (the result exists)               read the result
 not alive (ended, lost)                give up; faulty hosts of the job or of the composition have failed
-stuck for `latency_s`                  give up as well, unless all hosts of the system have faults
+stuck for `latency_s`                  also give up, unless all hosts of the system have faults
 queued again after it ran              faulty hosts that it ran on have failed; give up if hosts are pinned
 queued, held by a user                 wait without a limit
 queued                                 wait for hosts
@@ -59,7 +59,7 @@ class JobMonitor:
         return DriverStatus(True, words)
 
     def judge_job(self, submission: Submission) -> JobState:
-        """Return the state of a job from the shared poll. A job that cannot start is not alive."""
+        """Return the state of a job from the shared poll. A job that cannot start counts as not alive."""
         job_id, snapshot = submission.job_id, self._poll.take_snapshot()
         job = submitted_jobs.read(self._results, submission.lease)
         shown_job = snapshot.jobs.get(job_id)

@@ -43,7 +43,7 @@ class JobParameters:
         results: results directory.
         slurm: runner of Slurm commands.
         report: callback for messages.
-        report_once: callback for messages that ignores a message equal to the last one.
+        report_once: callback for messages, which drops a message equal to the previous one.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class JobParameters:
         )
 
     def _estimate_time_min(self, request: DriverRequest, plan: LeasePlan) -> int:
-        """Estimate the minutes that the runs of a lease without a record need."""
+        """Estimate the minutes needed for the runs of a lease that have no record."""
         known_runs = read_recorded_runs(
             RecordStore(self._results.directory), skip_implied=self._campaign.protocol.skip_implied
         )
@@ -101,7 +101,7 @@ class JobParameters:
         return compute_time_limit_min(expected_s, longest_s)
 
     def _limit_time(self, options: SlurmOptions, time_min: int) -> int:
-        """Limit the time of a job to the limit of its partition. The driver then continues in another job.
+        """Cap the time of a job at its partition's limit. The driver then continues in another job.
 
         Raises ConfigError if the system file sets a longer time than the partition allows.
         """
@@ -128,7 +128,7 @@ class JobParameters:
         return str(document["answer"])
 
     def _warn_of_short_job(self, plan: LeasePlan, options: SlurmOptions) -> None:
-        """Report if the time limit of a job is shorter than one of its runs."""
+        """Report a warning if the time limit of a job is shorter than one of its runs."""
         limit_min, expected_s = options.time_min, _scale_forecast(plan.forecast, runs=1)
         if limit_min is not None and expected_s is not None and expected_s > 60 * limit_min:
             self._report_once(

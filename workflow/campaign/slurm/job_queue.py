@@ -28,7 +28,7 @@ _PASSING_REFUSALS = ("wait", "transient")
 
 @dataclass(frozen=True)
 class SharedWait:
-    """Wait of all processes of a campaign until the next attempt to submit, stored in a file."""
+    """Wait that all processes of a campaign share before the next attempt to submit, stored in a file."""
 
     file: Path
     interval_s: float
@@ -38,7 +38,7 @@ class SharedWait:
         files.write_json(self.file, {"words": reason, "until_s": time.time() + self.interval_s})
 
     def read(self) -> tuple[str, float]:
-        """Return the reason of the wait and its remaining seconds, or ("", 0.0) if a process may submit."""
+        """Return the reason for the wait and its remaining seconds, or ("", 0.0) if a process may submit."""
         document = files.read_json(self.file)
         remaining_s = document.get("until_s", 0.0) - time.time()
         # The clocks of login nodes differ, so a wait that seems longer than one interval is ignored.
@@ -136,7 +136,7 @@ class JobQueue:
         return error_class(message + self._list_alternatives(refusal.key))
 
     def _list_alternatives(self, key: str) -> str:
-        """Return the values that the site offers for a key of `slurm`, as the end of a message."""
+        """Return the values that the site offers for a key of `slurm`, worded as the end of a message."""
         if key not in SINFO_COLUMNS:
             return ""
         noun, sinfo_format = SINFO_COLUMNS[key]

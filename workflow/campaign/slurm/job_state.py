@@ -82,8 +82,8 @@ def judge_job_state(
         has_result: True if the result file exists, checked after the snapshot was taken.
         submitted_s: time of the submission.
         now_s: current time.
-        latency_s: delay in seconds with which files may appear; an ended job may lack its result for that long.
-        first_missing_s: `missing_since_s` of the last verdict, None at first.
+        latency_s: delay in seconds with which files may appear; the result of an ended job may be missing for that long.
+        first_missing_s: `missing_since_s` of the previous verdict; None for the first one.
         id_is_reused: True if the snapshot shows another job with this id.
     """
     job = snapshot.jobs.get(job_id)

@@ -1,7 +1,7 @@
 """Parsers of the output of Slurm's commands, tested on saved output of a real Slurm. Pure.
 
-Every parser skips lines of another form (warnings, headers of other clusters). Formats: squeue(1), sacct(1), scontrol(1), sinfo(1)
-of Slurm 20.11 to 25.05.
+Every parser skips lines in another form (warnings, headers of other clusters). Formats: squeue(1), sacct(1), scontrol(1),
+sinfo(1) of Slurm 20.11 to 25.05.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def parse_squeue(text: str) -> tuple[SlurmJob, ...]:
 
 
 def split_rows(text: str, columns: int) -> Iterator[list[str]]:
-    """Yield the cells of every line that has this number of columns between `|`. Slurm's words for no value become ''."""
+    """Yield the cells of each line with this number of `|`-separated columns. Slurm's words for no value become ''."""
     for line in text.splitlines():
         cells = line.strip().split("|", columns - 1)
         if len(cells) == columns:
@@ -80,8 +80,8 @@ def split_rows(text: str, columns: int) -> Iterator[list[str]]:
 def parse_sacct(text: str) -> tuple[SlurmJob, ...]:
     """Parse the jobs in the output of `sacct --noheader --parsable2 --allocations` with ACCOUNTING_FORMAT.
 
-    `CANCELLED by 1000` is CANCELLED. Lines of steps (`12.batch`) and of array tasks are skipped. The last line counts for a job
-    that was requeued and is listed twice (--duplicates).
+    `CANCELLED by 1000` is read as CANCELLED. Lines of steps (`12.batch`) and of array tasks are skipped. The last line counts
+    for a job that was requeued and is listed twice (--duplicates).
     """
     jobs: dict[str, SlurmJob] = {}
     for job_id, state_text, exit_code, nodes, reason, name in split_rows(text, 6):
@@ -94,7 +94,7 @@ def parse_sacct(text: str) -> tuple[SlurmJob, ...]:
 
 
 def _parse_exit_code(text: str) -> int | None:
-    """Parse an exit code of sacct: `3:0` is 3, `0:9` is -9 (a signal)."""
+    """Parse an exit code of sacct: `3:0` becomes 3, and `0:9` becomes -9 (a signal)."""
     match = re.fullmatch(r"(\d+):(\d+)", text)
     return None if match is None else -int(match[2]) or int(match[1])
 
@@ -109,10 +109,10 @@ def parse_duration_s(text: str) -> float | None:
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """Expand a Slurm host list into host names, in its order; `host[1-3,07],x` gives host1, host2, host3, host07, x.
+    """Expand a Slurm host list into host names, in its order; `host[1-3,07],x` becomes host1, host2, host3, host07, x.
 
     Ranges keep leading zeros, and a name may have several brackets, as in `r[1-2]c[01-02]`. `(null)`, `None assigned` and an
-    empty text give no hosts. Raises ValueError if the text is not a list of hosts.
+    empty string yield no hosts. Raises ValueError if the text is not a list of hosts.
     """
     text = text.strip()
     if text.lower() in ("", "(null)", "none", "n/a", "none assigned"):
@@ -121,7 +121,7 @@ def expand_hosts(text: str) -> tuple[str, ...]:
 
 
 def parse_hosts_or_empty(text: str) -> tuple[str, ...]:
-    """Expand a Slurm host list into host names; a list that cannot be parsed gives no hosts.
+    """Expand a Slurm host list into host names, or return no hosts if the list cannot be parsed.
 
     An unreadable host list must not hide a job.
     """
@@ -150,7 +150,7 @@ def _expand_brackets(part: str) -> list[str]:
 
 
 def _expand_ranges(ranges: str) -> list[str]:
-    """Expand ranges of numbers; `1-3,07` gives 1, 2, 3, 07. A step, as in `0-6:2`, is supported."""
+    """Expand ranges of numbers; `1-3,07` becomes 1, 2, 3, 07. A step, as in `0-6:2`, is supported."""
     numbers: list[str] = []
     for piece in ranges.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", piece)

@@ -45,7 +45,7 @@ class QueueSnapshot:
 
 
 class QueuePoll:
-    """Queue poll that the processes of one campaign share. The clock returns Unix seconds."""
+    """Poll of the queue, shared by the processes of one campaign. The clock returns Unix seconds."""
 
     def __init__(
         self, directory: Path, slurm: SlurmCommands, interval_s: float, clock: Callable[[], float] = time.time

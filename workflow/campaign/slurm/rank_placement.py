@@ -53,7 +53,7 @@ class SlurmPlacement:
 
         Args:
             step: step to place.
-            port: free port, on the first host as far as this can be known.
+            port: port that is free on the first host, as far as this can be determined.
         """
         places = self._locate_ranks(step)
         prefixes = {
@@ -88,7 +88,7 @@ class SlurmPlacement:
         return () if crosses_links else (NOT_CROSSED,)
 
     def _locate_ranks(self, step: Step) -> list[tuple[str, str]]:
-        """Return host and port of each rank. The port is '' on real hosts and for a local device without a link."""
+        """Return host and port of each rank. The port is an empty string on real hosts and for a local device without a link."""
         return [(host, self._find_port(host, number)) for host, number in step.rank_locations]
 
     def _find_port(self, host: str, number: int) -> str:

@@ -62,7 +62,7 @@ class HostAnswers:
 
     Args:
         lines: output lines by host, for the hosts that answered completely.
-        problem: reason why hosts did not answer, or empty.
+        problem: reason why hosts did not answer; empty if all did.
         failed: reason by host, for the hosts at fault, where they are known.
         words: messages of srun itself.
     """
@@ -74,7 +74,7 @@ class HostAnswers:
 
 
 def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the job without variables of submitit and variables that change the shape of a step."""
+    """Return the environment of the job without variables of submitit and variables that change the layout of a step."""
     return {
         name: value
         for name, value in environment.items()
@@ -83,7 +83,7 @@ def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def build_srun_prefix(tasks_by_host: Mapping[str, int]) -> list[str]:
-    """Build the first words of an srun command that starts the tasks on each host without waiting for other steps."""
+    """Build the beginning of an srun command that starts the tasks on each host without waiting for other steps."""
     if len(set(tasks_by_host.values())) == 1:
         placement = [f"--nodelist={','.join(tasks_by_host)}", f"--ntasks-per-node={next(iter(tasks_by_host.values()))}"]
     else:  # Each host is named once per task.
@@ -202,7 +202,7 @@ class RetryBudget:
 
 
 def limit_retry_s(messages: str) -> float:
-    """Return for how many seconds to retry a step that did not start, or 0 if the messages of srun show no hope."""
+    """Return how many seconds to keep retrying a step that did not start, or 0 if srun's messages rule out success."""
     if _LAUNCH_FAILED.search(messages) or _JOB_ENDED.search(messages):
         return 0.0
     if _TRANSIENT_ERROR.search(messages):
@@ -269,7 +269,7 @@ def find_last_error(messages: str) -> str:
 
 
 def read_allocation_hosts() -> tuple[str, ...]:
-    """Return the hosts of the job that this process runs in, in the order of Slurm.
+    """Return the hosts of the job that this process runs in, in Slurm's order.
 
     Raises LaunchError if the process is not in a job.
     """

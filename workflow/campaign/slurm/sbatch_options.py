@@ -24,7 +24,7 @@ def build_sbatch_parameters(
     excluded_hosts: Collection[str] = (),
     further: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Build the parameters for submitit's SlurmExecutor, by the names of sbatch.
+    """Build the parameters for submitit's SlurmExecutor, keyed by the option names of sbatch.
 
     Args:
         campaign: name of the campaign.

@@ -38,7 +38,7 @@ else echo "$2:seen"; fi
 
 @dataclass(frozen=True, slots=True)
 class DirectoryView:
-    """View that a host has of a directory.
+    """A host's view of a directory.
 
     Args:
         view: result of the check.
@@ -71,7 +71,7 @@ def choose_free_host(
 def check_from_host(
     directory: Path, host: str, options: SlurmOptions, latency_s: float, slurm: SlurmCommands | None = None
 ) -> DirectoryView:
-    """Check in a short job whether a host sees a new file in a directory and can run this Python.
+    """Check with a short job whether a host sees a new file in a directory and can run this Python.
 
     Args:
         directory: absolute path of a directory that this machine can write to.

@@ -66,7 +66,7 @@ _EndCause = Literal["time limit", "failed rank", "no start", "disturbance"]
 
 
 class SrunLauncher:
-    """Launcher on the hosts of one job, in which a step takes all devices that it uses on each host."""
+    """Launcher for the hosts of one job; each step takes all devices that it uses on a host."""
 
     def __init__(self, system: SystemFile, composition: Composition) -> None:
         if "SLURM_JOB_ID" not in os.environ:
@@ -317,14 +317,14 @@ class _RunningStep:
 
 
 def _describe_disturbances(ends: Sequence[RankEnd]) -> str:
-    """Describe the disturbances that the rank files record, or return an empty text."""
+    """Describe the disturbances that the rank files record, or return an empty string if there are none."""
     messages = [f"rank {rank} was stopped on {end.host}" for rank, end in enumerate(ends) if end.stopped]
     set_s = {end.host: end.clock_set_s for end in ends if end.clock_set_s}
     return "; ".join([*messages, *(f"the clock of {host} was set by {by_s:+.1f} s" for host, by_s in set_s.items())])
 
 
 def _tracks_every_process() -> bool:
-    """Return whether Slurm ends every process that a task leaves behind.
+    """Return whether Slurm kills every process that a task leaves behind.
 
     It does so with control groups; tracking by parent processes loses some.
     """

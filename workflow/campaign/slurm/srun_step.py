@@ -73,7 +73,7 @@ class StepPlacement:
     Args:
         address: address of rank 0, for the rendezvous.
         port: port of rank 0.
-        prefixes: argv to put before the command of a rank, by rank (0 stands for one program for all ranks).
+        prefixes: argv that precedes the command of a rank, by rank (0 stands for one program for all ranks).
         devices: names of the devices of the run by host, where they are known.
         environment: additional variables.
         device_environments: command prefix and variables by rank, for ranks whose device needs them.
@@ -89,7 +89,7 @@ class StepPlacement:
     masks: tuple[str, ...] = ()
 
     def list_programs(self, step: Step) -> tuple[str, ...]:
-        """Return the names of the programs that the ranks are started with."""
+        """Return the names of the programs that start the ranks."""
         prefixes = [
             self.device_environments.get(rank, DeviceEnvironment()).prefix for rank in range(step.process_count)
         ]
@@ -241,8 +241,8 @@ def build_step_argv(
         script: path of the rank script.
         log: path of the log.
         name: name of the step.
-        gres: generic resource of which each rank gets one; None gives the step all devices of the job.
-        cpus_per_task: processors per task, or None.
+        gres: generic resource of which each rank gets one; with None, the step gets all devices of the job.
+        cpus_per_task: processors per task; None to leave this to Slurm.
     """
     counts = step.ranks_by_host if step.per_rank else {next(iter(step.ranks_by_host)): 1}
     argv = build_srun_prefix(counts)
@@ -259,7 +259,7 @@ def build_step_argv(
 
 
 def _device_options(gres: str, count_per_task: int, counts_by_host: Sequence[int]) -> list[str]:
-    """Build the options that give a step its devices.
+    """Build the srun options that request the devices of a step.
 
     --gres sets the same number on all hosts. If the numbers differ, each task requests its devices.
     """
@@ -389,7 +389,7 @@ def find_launch_error(
 
 
 def _find_inner_failure(tail: str) -> LaunchError | None:
-    """Return the failure of Slurm that an srun inside the program reported. The program may have exited with 0 all the same."""
+    """Return the failure of Slurm that an srun inside the program reported. The program may still have exited with 0."""
     if lost_host := re.search(rf"srun: error: {_LOST_HOST.pattern}", tail):
         return HostFailed(f"{lost_host[1]} failed during a run: {lost_host[0]}", {lost_host[1]: "failed during a run"})
     if launch_timeout := _LAUNCH_TIMEOUT.search(tail):

@@ -61,12 +61,12 @@ _DOCUMENT = TypeAdapter(SubmittedJob)
 
 
 def append_token(comment: str, token: str) -> str:
-    """Return the comment of a job with the token appended by which the job is recognised."""
+    """Append the token that identifies a job to the comment of the job."""
     return f"{comment} token={token}"
 
 
 def parse_token(comment: str) -> str:
-    """Return the token in the comment of a job, or '' if the comment has none."""
+    """Return the token in the comment of a job, or an empty string if there is none."""
     return comment.rpartition("token=")[2].partition(" ")[0] if "token=" in comment else ""
 
 
@@ -103,7 +103,7 @@ def _read(results: Results, lease: str) -> SubmittedJob | None:
 
 
 def write(results: Results, job: SubmittedJob) -> None:
-    """Write the job that a lease waits for, in place of an earlier one."""
+    """Write the job that a lease waits for, replacing an earlier one."""
     write_json(_path(results, job.lease), asdict(job))
 
 
@@ -115,7 +115,7 @@ def remove(results: Results, lease: str) -> None:
 def is_expected(results: Results, lease: str, poll_s: float) -> bool:
     """Return whether a job of the lease is queued or running, as far as this can be determined.
 
-    The process that left such a job will return for it.
+    The process that left this job behind will return for it.
     """
     job = _read(results, lease)
     if job is None or not job.job_id:
@@ -148,7 +148,7 @@ def query_is_queued(job: SubmittedJob, slurm: SlurmCommands) -> bool | None:
 
 
 def count_restarts() -> int:
-    """Return how often Slurm has restarted this job (after preemption, time limit or loss of a host); 0 outside of a job."""
+    """Return how many times Slurm has restarted this job (after preemption, time limit or loss of a host); 0 outside of a job."""
     return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 
 

@@ -120,7 +120,7 @@ class DriverStatus:
 
     Args:
         alive: True if the driver has not ended.
-        words: description for people, such as "job 12 waits in the queue (Priority)".
+        words: readable description, such as "job 12 waits in the queue (Priority)".
         failed_hosts: reason by host, for hosts whose failure ended the driver or moved it to other hosts.
         queued: True if the driver waits for hosts.
     """
@@ -132,7 +132,7 @@ class DriverStatus:
 
 
 class StillQueuedError(LaunchError):
-    """Error for a driver that waits too long in the queue, or for a place in it, while devices are held for it."""
+    """Error for a driver that waits too long in the queue, or to enter it, while devices are held for it."""
 
 
 class Submitter(Protocol):
@@ -153,7 +153,7 @@ class Submitter(Protocol):
         """
 
     def find(self, lease: str) -> Submission | None:
-        """Return the driver of a lease that is alive or whose result has not been read, or None if there is none."""
+        """Return the lease's driver if it is alive or its result has not been read, or None if there is none."""
 
     def check_driver(self, submission: Submission) -> DriverStatus:
         """Return the status of a driver. Read the result after this call, because the driver may end in between."""

@@ -68,7 +68,7 @@ class DeviceVerification:
 
 
 def verify_devices_of_hosts(system: SystemFile, composition: Composition, directory: Path) -> DeviceVerification:
-    """Have every host of the composition list its devices, and compare the lists with the composition.
+    """Make every host of the composition list its devices, and compare the lists with the composition.
 
     The lists are kept in `directory`/devices.txt. Raises DeviceMismatchError if a host has fewer or other devices than the
     composition, and HostFailed if a host does not answer.
@@ -214,7 +214,7 @@ def _describe_difference(
 def _find_missing_devices(
     system: SystemFile, host: ComposedHost, listed_devices: Sequence[DetectedDevice]
 ) -> list[Device]:
-    """Return the devices of a host that its list lacks, among those whose names on the host are known."""
+    """Return the devices of a host that are missing from its list, among those whose names on the host are known."""
     # Fabrics and hosts write the same identity in different ways.
     identities = {
         normalize_identity(name) for device in listed_devices for name in (device.identity, device.address) if name

@@ -16,7 +16,7 @@ Quirk = Literal["never_visible", "needs_rescan", "degraded_link", "broken"]
 
 
 class RackError(Exception):
-    """Error of an impossible operation, such as attaching a device that is attached elsewhere or does not exist."""
+    """Error for an impossible operation, such as attaching a device that is attached elsewhere or does not exist."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class RackDevice:
 
     @property
     def width(self) -> int:
-        """Trained lanes of the link, out of 16."""
+        """Number of trained lanes of the link, out of 16."""
         return 8 if "degraded_link" in self.quirks else 16
 
 
@@ -64,8 +64,8 @@ class RackHost:
 class Rack:
     """Rack of hosts and pooled devices.
 
-    Hold `lock` to change or read several values together. `draw_duration_s` returns the duration (seconds) of an operation,
-    which is slept with the lock held, as by a chassis that does one thing at a time.
+    Hold `lock` while changing or reading several values together. `draw_duration_s` returns the duration of an operation in
+    seconds. The rack sleeps that long with the lock held, like a chassis that does one thing at a time.
     """
 
     def __init__(self, hosts: Sequence[RackHost], devices: Sequence[RackDevice]) -> None:
@@ -120,7 +120,7 @@ class Rack:
                 device.rescanned = True
 
     def list_visible_devices(self, host: str) -> list[dict[str, Any]]:
-        """Return the devices that the host itself sees, in the form that the host agent of kind `http` reads."""
+        """Return the devices that the host itself sees, in the format that the host agent of kind `http` reads."""
         with self.lock:
             return [
                 {
@@ -148,7 +148,7 @@ def build_rack(
     Devices fill the drawers `drawer1`.. evenly and are named `gpu1`... Their ids are the same in every run.
 
     Args:
-        hosts: host names, or drawers that each host reaches by host name.
+        hosts: host names, or a mapping from each host name to the drawers that the host reaches.
         devices: (kind, model, count) of the pooled devices.
         drawers: number of drawers.
     """

@@ -43,7 +43,7 @@ class ReplayedControlPlane:
     def build_system_document(self, name: str, directory: Path) -> dict[str, Any]:
         """Build the system file of the recorded control plane.
 
-        A user and a password, which may be any, are written to a file in the same directory.
+        An arbitrary user name and password are written to a file in the same directory.
         """
         recording = self._document
         credentials = directory / "credentials"
@@ -84,7 +84,7 @@ class ReplayedControlPlane:
         return Reply(exchange["status"], self._apply_current_names(exchange.get("answer_text", "")) or None, headers)
 
     def _find_exchange(self, request: HttpRequest) -> int | None:
-        """Return the number of the recorded exchange that matches a request, or None.
+        """Return the number of the recorded exchange that matches a request, or None if none does.
 
         A change matches the next such exchange. A read matches the next one before the next change, or else the last one before
         it.
@@ -116,7 +116,7 @@ class ReplayedControlPlane:
         return self._apply_current_names(path) == unquote(request.path) and query == dict(request.query)
 
     def _apply_current_names(self, text: str) -> str:
-        """Replace recorded addresses and names in a text by the current ones."""
+        """Replace recorded addresses and names in a text with the current ones."""
         for recorded_name, current_name in {**self._current_names, **self.urls}.items():
             text = text.replace(recorded_name, current_name)
         return text
@@ -146,7 +146,7 @@ def _pair_texts(recorded_value: Any, sent_value: Any) -> Iterator[tuple[str, str
 
 
 def _describe_problem(document: Any) -> str:
-    """Describe why a document is not a valid recording, such as one that was cut off or edited. Return "" if it is valid."""
+    """Return the reason why a document is not a valid recording, such as a cut or an edit; an empty string if it is valid."""
     if not isinstance(document, Mapping) or "schema_version" not in document:
         return "`schema_version` is missing"
     if document["schema_version"] != SCHEMA_VERSION:

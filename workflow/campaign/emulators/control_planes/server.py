@@ -53,12 +53,12 @@ class HttpRequest:
     part: str = ""
 
     def find_header(self, name: str) -> str | None:
-        """Return the value of a header, ignoring case, or None."""
+        """Return the value of a header (case-insensitive), or None if it is missing."""
         return next((text for key, text in self.headers.items() if key.lower() == name.lower()), None)
 
     @property
     def basic_credentials(self) -> tuple[str, str] | None:
-        """User and password of Basic authentication, or None."""
+        """User and password of Basic authentication, or None if the request has none."""
         kind, _, word = (self.find_header("Authorization") or "").partition(" ")
         try:
             user, colon, password = b64decode(word).decode().partition(":")
@@ -89,7 +89,7 @@ class WireSettings:
     """Settings for serving an emulator.
 
     Attributes:
-        parts: names of the parts that have addresses of their own.
+        parts: names of the parts that are served at separate addresses.
         tls: serve with TLS.
         concurrent: the emulator answers several requests at once and does its own locking, for example because it is slow.
     """
@@ -108,7 +108,7 @@ class Emulator(Protocol):
     rack: Rack
 
     def answer(self, request: HttpRequest) -> Reply | None:
-        """Return the answer of the real service, or None to end the connection.
+        """Return the answer of the real service, or None to close the connection.
 
         Never raises an error, even for invalid requests.
         """
@@ -191,7 +191,7 @@ class ControlPlaneServer:
         self.close()
 
     def list_changes(self) -> list[HttpRequest]:
-        """Return the requests that were not reads."""
+        """Return the received requests that change state."""
         return [request for request in self.log if request.method not in ("GET", "HEAD", "OPTIONS")]
 
     def respond(self, request: HttpRequest) -> tuple[Reply | None, WireFault | None]:
@@ -300,7 +300,7 @@ def _make_handler(server: ControlPlaneServer, part: str) -> type[BaseHTTPRequest
         do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _serve
 
         def _send(self, reply: Reply, fault: WireFault | None) -> None:
-            """Send a reply, with the fault that applies to it."""
+            """Send a reply, applying the fault if there is one."""
             if fault is not None and fault.kind == "delay":
                 time.sleep(fault.delay_s)
             body = reply.body
@@ -388,7 +388,7 @@ class FaultQueue:
         self._faults.clear()
 
     def take_fault(self, method: str, path: str) -> WireFault | None:
-        """Return the fault that applies to a request, and count it, or return None."""
+        """Return the fault that applies to a request and count it as used, or return None if no fault applies."""
         with self._lock:
             for fault in list(self._faults):
                 if fault.times == 0 or not (fnmatchcase(method, fault.method) and fnmatchcase(path, fault.path)):

@@ -94,7 +94,7 @@ class ClusterSpec(BaseModel):
         return EmulationSpec(hosts=tuple(hosts), rates=self.rates)
 
     def find_host(self, name: str) -> ClusterHost:
-        """Return the host of this name. Raises KeyError if there is no such host."""
+        """Return the host with this name. Raises KeyError if there is no such host."""
         return {host.name: host for host in self.hosts}[name]
 
     def format_gres(self, devices: int) -> str:
@@ -103,7 +103,7 @@ class ClusterSpec(BaseModel):
 
 
 class Cluster(BaseModel):
-    """Running cluster: everything that a process of root needs to use it."""
+    """Running cluster, with everything that a root process needs to use it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -124,11 +124,11 @@ class Cluster(BaseModel):
         return self.directory / "log" / f"{name}.log"
 
     def build_command_prefix(self, host: str) -> tuple[str, ...]:
-        """Return the words before a command that make it run on a host, from outside the cluster."""
+        """Return the command prefix that runs a command on a host, from outside the cluster."""
         return self.held.build_command_prefix(host)
 
     def build_port_prefix(self, port: str) -> tuple[str, ...]:
-        """Return the words before a rank's command that place it behind a port, such as host1-fabric0, in a job of root."""
+        """Return the command prefix that places a rank behind a port, such as host1-fabric0, in a job run by root."""
         return self.held.build_inner_command_prefix(port)
 
 

@@ -85,7 +85,7 @@ def describe_links(rates: LinkRates, mode: str | None, reason: str = "") -> dict
 
 
 def format_links_sentence(links: Mapping[str, Any], runs: int, total_runs: int) -> str:
-    """Format one sentence on emulated links for the report.
+    """Format one sentence about emulated links for the report.
 
     Args:
         links: description of the links.

@@ -72,7 +72,7 @@ def create_user_namespace() -> None:
 
 
 def run_command(argv: list[str], lines: Sequence[str] = ()) -> None:
-    """Run a command with these lines as standard input. Raises StageFailedError if it fails."""
+    """Run a command with these lines on its standard input. Raises StageFailedError if it fails."""
     result = subprocess.run(
         argv, input="".join(f"{line}\n" for line in lines), capture_output=True, text=True, encoding="utf-8"
     )
@@ -135,7 +135,7 @@ def set_up_namespaces(plan: dict[str, Any]) -> tuple[int, Descriptors]:
 
 
 def kill_processes_inside(descriptors: Descriptors) -> None:
-    """Kill all processes in the namespaces.
+    """Kill all processes inside the namespaces.
 
     A process in a namespace whose links are gone could only wait for a peer that never answers.
     """
@@ -153,7 +153,7 @@ def kill_processes_inside(descriptors: Descriptors) -> None:
 
 
 def reap_children(*_: object) -> None:
-    """Reap all ended children."""
+    """Reap all child processes that have ended."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -170,7 +170,7 @@ def wait_until_removed(anchor: int) -> None:
 
 
 def wait_for_owner(owner: int) -> bool:
-    """Wait for the end of the owner or of standard input, and return True if the owner ordered the keeper to stay."""
+    """Wait for the end of the owner or of standard input, and return True if the owner told the keeper to stay."""
     poll = select.poll()
     for descriptor in (0, owner):
         poll.register(descriptor, select.POLLIN)

@@ -49,7 +49,7 @@ _KERNEL_SWITCHES: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class EmulationAvailability:
-    """Result of the test if this process can emulate hosts.
+    """Result of the test whether this process can emulate hosts.
 
     Attributes:
         mode: kind of namespaces; None if hosts cannot be emulated.
@@ -72,11 +72,11 @@ class EmulatedHosts:
         self._addresses = dict(addresses)
 
     def list_namespace_paths(self, rank: int) -> tuple[str, ...]:
-        """Return the files of the namespaces to enter for a rank, in this order (see `campaign.common.processes.namespaces`)."""
+        """Return the files of the namespaces that a rank must enter, in order (see `campaign.common.processes.namespaces`)."""
         return self.held_namespaces.list_namespace_paths(self._find_rank_namespace(rank))
 
     def get_rank_address(self, rank: int) -> str:
-        """Return the address under which other ranks reach a rank."""
+        """Return the address at which other ranks reach a rank."""
         return str(self._addresses[self._find_rank_namespace(rank)])
 
     @property
@@ -85,7 +85,7 @@ class EmulatedHosts:
         return "user namespace" if self.held_namespaces.user else "root"
 
     def _find_rank_namespace(self, rank: int) -> str:
-        """Return the namespace of a rank. Raises LaunchError if the hosts have no such device."""
+        """Return the namespace of a rank. Raises LaunchError if the hosts have no device for it."""
         if not 0 <= rank < len(self.rank_namespaces):
             raise LaunchError(
                 f"rank {rank} has no device, because the emulated hosts have only {len(self.rank_namespaces)} devices"
@@ -95,7 +95,7 @@ class EmulatedHosts:
 
 @contextmanager
 def emulate_hosts(spec: EmulationSpec) -> Iterator[EmulatedHosts]:
-    """Emulate hosts for the length of a block; processes that still run in them at its end are killed.
+    """Emulate hosts for the duration of a block; processes that still run in them at its end are killed.
 
     Raises EmulationUnavailable, with the missing tool or kernel setting, if this machine cannot emulate hosts.
     """
@@ -109,7 +109,7 @@ def emulate_hosts(spec: EmulationSpec) -> Iterator[EmulatedHosts]:
 
 @functools.cache
 def check_availability() -> EmulationAvailability:
-    """Test if hosts can be emulated on this machine, and return the mode or the reason why not.
+    """Test whether hosts can be emulated on this machine, and return the mode or the reason why not.
 
     The test runs once per process with the smallest example (about 0.1 s).
     """
@@ -150,7 +150,7 @@ class HeldNamespaces(BaseModel):
         return self.isolated and self.pid_namespace == Path("/proc/self/ns/pid").stat().st_ino
 
     def build_command_prefix(self, namespace: str, nsenter: str | None = None) -> tuple[str, ...]:
-        """Return the words before a command that make it run in a namespace. Raises KeyError for an unknown namespace."""
+        """Return the command prefix that runs a command in a namespace. Raises KeyError for an unknown namespace."""
         if self.is_inside():
             return self.build_inner_command_prefix(namespace)
         argv = [nsenter or find_program("nsenter")]
@@ -170,7 +170,7 @@ class HeldNamespaces(BaseModel):
         return (*user_namespace, *(f"/proc/{self.pid}/fd/{number}" for number in self.descriptors[namespace].values()))
 
     def build_inner_command_prefix(self, namespace: str) -> tuple[str, ...]:
-        """Return the words of `build_command_prefix` for a process inside an isolated namespace, where the keeper is process 1."""
+        """Return the counterpart of `build_command_prefix` for use inside an isolated namespace, where the keeper is process 1."""
         return ("nsenter", *self._build_nsenter_options(namespace, 1), "--")
 
     def _build_nsenter_options(self, namespace: str, pid: int) -> list[str]:
@@ -312,7 +312,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def find_program(name: str) -> str:
-    """Return the path of a program, also searched in administrators' directories outside PATH.
+    """Find a program in PATH or in administrators' directories outside of it, and return its path.
 
     Raises EmulationUnavailable if the program is not installed.
     """
@@ -327,7 +327,7 @@ def find_program(name: str) -> str:
 
 
 def format_refusal(message: str, stage: str) -> str:
-    """Format the error message on a refusal by the kernel, with the setting that would allow the operation."""
+    """Format the error message for a refusal by the kernel, with the setting that would allow the operation."""
     if stage == "setup":
         return f"the emulated hosts could not be set up: {message}"
     switches = []

@@ -44,7 +44,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """Status of one host in Slurm's terms: state as `sinfo` prints it, and Gres."""
+    """Status of one host in Slurm's terms: its state as printed by `sinfo`, and its Gres."""
 
     name: str
     state: str
@@ -96,7 +96,7 @@ def start_cluster(directory: Path, spec: ClusterSpec, report: Report = lambda li
     Args:
         directory: directory of the cluster.
         spec: specification of the cluster.
-        report: callback for messages on the stages.
+        report: callback for messages about the stages.
     """
     directory = directory.absolute()
     cluster_directory.check_path_length(directory, [host.name for host in spec.hosts])
@@ -133,7 +133,7 @@ def stop_cluster(directory: Path, *, any_owner: bool = True) -> bool:
 
     Args:
         directory: directory of the cluster.
-        any_owner: True to stop also a cluster that another checkout started. If it is False, LaunchError is raised instead.
+        any_owner: True to also stop a cluster that another checkout started. If False, LaunchError is raised instead.
     """
     directory = directory.absolute()
     pid = cluster_directory.find_keeper_pid(directory)
@@ -286,7 +286,7 @@ def _query_hosts(cluster: Cluster) -> tuple[HostStatus, ...]:
 
 
 def parse_sinfo(text: str) -> tuple[HostStatus, ...]:
-    """Parse hosts from the output of `sinfo --noheader --Node --format='%N|%T|%G'`."""
+    """Parse the status of hosts from the output of `sinfo --noheader --Node --format='%N|%T|%G'`."""
     rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == 2]
     return tuple(HostStatus(*row) for row in rows)
 
@@ -298,7 +298,7 @@ def parse_squeue(text: str) -> tuple[JobStatus, ...]:
 
 
 def _run_slurm_command(cluster: Cluster, *argv: str) -> str:
-    """Run a Slurm command and return its output, or '' if it times out.
+    """Run a Slurm command and return its output, or an empty string if it times out.
 
     A controller that does not answer is a state, not an error.
     """
@@ -359,7 +359,7 @@ def _create_hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Namesp
 
 
 def _wait_for_unlink(interface: str) -> None:
-    """Wait until the kernel has removed the interface, shortly after the last process at its other end."""
+    """Wait until the kernel has removed the interface, which it does shortly after the last process at the other end."""
     deadline_s = time.monotonic() + _UNLINK_TIMEOUT_S
     while Path(f"/sys/class/net/{interface}").exists():
         if time.monotonic() > deadline_s:

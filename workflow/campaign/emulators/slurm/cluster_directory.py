@@ -107,7 +107,7 @@ def write_owner(directory: Path) -> None:
 
 
 def find_other_owner(directory: Path) -> str:
-    """Return the checkout that started the cluster in a directory, or '' if it is this one."""
+    """Return the checkout that started the cluster in a directory, or an empty string if it is this one."""
     with suppress(FileNotFoundError):
         owner = (directory / _OWNER_FILE).read_text(encoding="utf-8")
         return owner if owner != str(ROOT) else ""
@@ -129,7 +129,7 @@ def find_keeper_pid(directory: Path) -> int | None:
 
 
 def require_keeper_holds_lock(directory: Path, pid: int) -> None:
-    """Raise LaunchError if the process does not hold the lock, because in another container the id may be of any process."""
+    """Raise LaunchError if the process does not hold the lock, because in another container the id may belong to any process."""
     if not has_file_open(pid, directory / _LOCK_FILE):
         raise LaunchError(
             f"{directory}: the cluster was started in another container or by another user; stop it there"
@@ -144,7 +144,7 @@ def _require_own_directory(directory: Path) -> None:
 
 
 def remove_cluster_files(directory: Path) -> None:
-    """Remove the files of a cluster except its logs and lock. A directory without such a lock is not touched."""
+    """Remove the files of a cluster except its logs and lock. A directory without a cluster's lock is not touched."""
     if not (directory / _LOCK_FILE).exists():
         return
     for name in _CLUSTER_DIRECTORIES:
@@ -217,7 +217,7 @@ def list_granted_devices(cluster: Cluster, environment: Mapping[str, str]) -> tu
 
 @dataclass(frozen=True, slots=True)
 class OnDemandComposition:
-    """Composition of one job, as the arguments of `campaign release`."""
+    """Composition made for one job, identified by the arguments of `campaign release`."""
 
     job_id: str
     configuration: str

@@ -56,7 +56,7 @@ def list_running_daemons(cluster: Cluster) -> tuple[RunningDaemon, ...]:
 
 
 def _identify_daemon(pid: int, namespace: int) -> RunningDaemon | None:
-    """Return the daemon that a process of this namespace is, or None."""
+    """Return the daemon that a process of this namespace runs, or None if it runs no daemon of the cluster."""
     try:
         if Path(f"/proc/{pid}/ns/pid").stat().st_ino != namespace:
             return None
@@ -149,7 +149,7 @@ def _get_munge_socket_path(cluster: Cluster, host: str | None = None) -> Path:
 
 
 def _build_munge_mount_prefix(cluster: Cluster, host: str) -> list[str]:
-    """Return the words before a command that mount the munge socket of its host at the path in the shared slurm.conf."""
+    """Return the command prefix that mounts the host's munge socket at the path given in the shared slurm.conf."""
     script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
     sockets = [str(_get_munge_socket_path(cluster, host)), str(_get_munge_socket_path(cluster))]
     return ["unshare", "--mount", "--propagation=slave", "sh", "-c", script, "munge", *sockets]
@@ -170,7 +170,7 @@ def _build_slurmd_options(cluster: Cluster, host: str, devices: int | None) -> l
 
 
 def stop_daemon(cluster: Cluster, daemon: Daemon, host: str | None = None, signal_number: int = signal.SIGTERM) -> None:
-    """Signal a daemon and wait until it has ended. Raises LaunchError if it does not run, or does not end."""
+    """Signal a daemon and wait until it has ended. Raises LaunchError if it is not running, or does not end."""
     processes = find_processes(cluster, daemon, host)
     if not processes:
         raise LaunchError(f"{daemon}{f' of {host}' if host else ''} is not running in {cluster.directory}")
@@ -249,7 +249,7 @@ _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin",
 
 
 def list_missing_programs(accounting: bool = True) -> tuple[str, ...]:
-    """List the programs that the cluster needs and that are not installed."""
+    """List the programs that the cluster needs but that are not installed."""
     programs = (*_SLURM_PROGRAMS, *_SYSTEM_PROGRAMS, *(_ACCOUNTING_PROGRAMS if accounting else ()))
     return tuple(name for name in programs if shutil.which(name, path=_SEARCH_PATH) is None)
 
@@ -275,7 +275,7 @@ def check_requirements(accounting: bool = True) -> None:
 
 
 def find_real_slurm(proc: Path = Path("/proc")) -> str | None:
-    """Return evidence of a real Slurm on this machine, or None.
+    """Return evidence of a real Slurm on this machine, or None if there is none.
 
     An emulated Slurm has separate process ids and ports.
     """

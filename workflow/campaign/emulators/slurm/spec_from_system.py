@@ -80,7 +80,7 @@ def _build_cluster_host(group: HostSpec, name: str, ports: int, system: SystemFi
 
 
 def _find_device_name(system: SystemFile) -> str:
-    """Return the name under which the cluster reports its devices, all of which have the same gres."""
+    """Return the name by which the cluster reports its devices, all of which have the same gres."""
     models = [device.model for group in system.hosts for device in group.devices if device.kind == _DEVICE_KIND]
     models += [entry.model for entry in system.pool if entry.kind == _DEVICE_KIND]
     names = list(dict.fromkeys(models)) or [_DEVICE_KIND]

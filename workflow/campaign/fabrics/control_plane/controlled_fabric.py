@@ -84,14 +84,14 @@ class ControlledFabric(Fabric):
         return self.plane.describe_capabilities()
 
     def read_inventory(self) -> Inventory:
-        """Read the hosts and devices from the control plane, with the holders of marks and claims."""
+        """Read the hosts and devices from the control plane, with the holders that marks and claims show."""
         with self.plane.client.limit_time():
             return self._combine_with_claims(self._reuse_or_read_view("reading back")).build_inventory()
 
     def _reuse_or_read_view(self, next_step: str) -> FabricView:
         """Return the view of the control plane, reusing one that an earlier step kept a moment ago.
 
-        A kept view is reused at most once, by a next step that changes nothing.
+        A kept view is reused at most once, by a following step that changes nothing itself.
         """
         recent_view, self._recent_view = self._recent_view, None
         if (
@@ -162,7 +162,7 @@ class ControlledFabric(Fabric):
     def read_back(self, lease_id: str) -> Composition | None:
         """Read the composition that the fabric and the claims show for the lease, with the data that its hosts report.
 
-        Returns None if neither of them has the lease.
+        Returns None if neither of them knows the lease.
         """
         if not self.plane.marks_leases and lease_id not in self._state.read().leases:
             return None
@@ -204,7 +204,7 @@ class ControlledFabric(Fabric):
         return self.plane.list_banks(self.plane.read_view())
 
     def list_unreachable_drawers(self) -> Mapping[tuple[str, str], str]:
-        """Return the reason why a host cannot reach a drawer, by drawer and host, as of the last reading."""
+        """Return, by drawer and host, the reason why a host could not reach a drawer at the last reading."""
         return self.plane.list_unreachable_drawers()
 
     def list_host_devices(self, host: str) -> Sequence[tuple[str, str]] | None:
@@ -263,7 +263,7 @@ class ControlledFabric(Fabric):
     def _enter_claim(
         self, state: FabricState, claimed_view: ClaimedView, selection: Selection
     ) -> tuple[bool, LeaseChange, Mapping[str, str]]:
-        """Enter a selection into the state.
+        """Enter the claim of a selection into the state.
 
         Returns a tuple: True if the claim is new, the attachments to change, and the hosts that devices must leave first, by
         fabric id.
@@ -319,14 +319,14 @@ class ControlledFabric(Fabric):
         return self._state.read().list_displaced_devices()
 
     def return_displaced_devices(self) -> Mapping[str, str]:
-        """Attach displaced devices to their original hosts, and return their hosts by fabric id."""
+        """Attach displaced devices to their original hosts again, and return these hosts by fabric id."""
         if not self._state.read().list_displaced_devices():
             return {}
         with self._state.lock_transaction("the return of displaced devices"), self.plane.client.limit_time():
             return self._return_displaced_devices()
 
     def _return_displaced_devices(self) -> Mapping[str, str]:
-        """Attach displaced devices to their original hosts, and return their hosts by fabric id.
+        """Attach displaced devices to their original hosts again, and return these hosts by fabric id.
 
         The caller holds the transaction lock.
         """
@@ -362,7 +362,7 @@ class ControlledFabric(Fabric):
         return {name: host for host, names in hosts.items() for name in names}
 
     def _detach_blocking_devices(self, view: FabricView, devices: Mapping[str, str], tag: Tag) -> None:
-        """Detach devices from the hosts where they were found, given by fabric id.
+        """Detach blocking devices from the hosts where they were found; `devices` maps their fabric ids to these hosts.
 
         Raises PartialFailure if the fabric does not release devices, and HostBusy if they may be in use.
         """
@@ -434,14 +434,14 @@ def _build_tag(request: LeaseRequest, state: FabricState | None = None) -> Tag:
 
 
 def _forget_origin(state: FabricState, name: str) -> None:
-    """Forget the original host of a device that is no longer displaced."""
+    """Delete the stored original host of a device that is no longer displaced."""
     del state.homes[name]
     if (slot := state.devices.get(name)) is not None and slot.lease is None:
         state.free_device(name)
 
 
 def _forget_moved_devices(state: FabricState, view: FabricView) -> None:
-    """Forget the original hosts of devices that other clients have moved since they were found."""
+    """Delete the stored original hosts of devices that other clients have moved since they were found."""
     for name, slot in tuple(state.devices.items()):
         view_device, is_unmovable = view.find_device(name), slot.lease is None and name not in view.movable
         if slot.found is not None and (is_unmovable or view_device is None or view_device.attached_to != slot.found):

@@ -22,7 +22,7 @@ class HostView:
     """
 
     def __init__(self, agent: HostAgent | None, state: StateFile, built_in_kinds: Mapping[str, frozenset[str]]) -> None:
-        """Create the view of the hosts of one system.
+        """Create the view for the hosts of one system.
 
         Args:
             agent: host agent, or None if hosts are not inspected.
@@ -50,7 +50,7 @@ class HostView:
         )
 
     def list_keys_before_attach(self, hosts: Mapping[str, Sequence[Device]]) -> dict[str, tuple[str, ...]]:
-        """Return the keys of devices that hosts have before an attach, if they are needed to identify new devices.
+        """Return the keys of devices that hosts list before an attach, if they are needed to identify new devices.
 
         Every host is queried, because a device on a host that cannot be queried could not be detached again. Raises FabricError.
         """
@@ -136,7 +136,7 @@ class HostView:
             self._agent.close()
 
     def _match_devices(self, host: str, devices: Iterable[Device]) -> dict[str, HostDevice]:
-        """Return the host's device of each fabric id that can be identified."""
+        """Return the host's device for each fabric id that can be identified."""
         identifiable_devices = [d for d in devices if not d.local and (d.host_id or not self._is_ambiguous(host, d))]
         if self._agent is None or not identifiable_devices:
             return {}
@@ -153,13 +153,13 @@ class HostView:
         return device.kind in self._built_in_kinds.get(host, ()) and self._read_earlier_device_keys(host) is None
 
     def _read_earlier_device_keys(self, host: str) -> tuple[str, ...] | None:
-        """Return the keys of devices that the host had before its present lease, or None if they were not recorded."""
+        """Return the keys of devices that the host had before its current lease, or None if they were not recorded."""
         leases = self._state.read().leases.values()
         return next((lease_claim.seen_before[host] for lease_claim in leases if host in lease_claim.seen_before), None)
 
 
 def _build_device_key(device: HostDevice) -> str:
-    """Return the identity of a device in normal form, or its address if it has none."""
+    """Return the normalized identity of a device, or its address if it has no identity."""
     return normalize_identity(device.identity or device.address)
 
 

@@ -91,7 +91,7 @@ class ClaimedView:
         }
 
     def build_composition(self, lease_id: str) -> Composition | None:
-        """Build the composition of a lease, or return None if neither the fabric nor a claim has the lease."""
+        """Build the composition of a lease, or return None if neither the fabric nor a claim shows the lease."""
         lease_claim = self.state.leases.get(lease_id)
         if lease_claim is None and lease_id not in self.view.tags:
             return None
@@ -117,7 +117,7 @@ class ClaimedView:
         )
 
     def _describe_other_holders(self, lease_id: str, hosts: set[str]) -> tuple[tuple[str, str], ...]:
-        """Return hosts and devices of a lease that others hold too, with a description of the other holders."""
+        """Return hosts and devices of a lease that others also hold, with a description of the other holders."""
         claimed_ids = set(self.state.list_lease_devices(lease_id))
         other_holders = {name: self.view.shared_hosts[name] for name in sorted(hosts) if name in self.view.shared_hosts}
         other_holders |= {

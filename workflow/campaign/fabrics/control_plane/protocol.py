@@ -50,7 +50,7 @@ class FabricView:
     movable: frozenset[str] = frozenset()
 
     def find_device(self, fabric_id: str) -> Device | None:
-        """Return the device with a fabric id, or None."""
+        """Return the device with this fabric id, or None if there is none."""
         return next((device for device in self.devices if device.fabric_id == fabric_id), None)
 
 
@@ -63,15 +63,15 @@ The id is kept in the state file, so it survives crashes.
 
 @dataclass(frozen=True, slots=True)
 class LeaseChange:
-    """Attachments to change for one lease.
+    """Changes of attachments to be made for one lease.
 
     Attributes:
         tag: mark of the lease.
         hosts: fabric ids of devices by host name (of the system file), in the order of the selection. A host may have no
-            devices: adapters that reserve hosts on the fabric reserve it as well, other adapters ignore it.
+            devices: adapters that reserve hosts on the fabric also reserve it, other adapters ignore it.
         handles: ids that any process passed to `RememberHandle` for this lease before.
-        p2p: True if the devices of a host shall reach each other through the fabric. Adapters without this function never get
-            True.
+        p2p: True if the devices of a host should reach each other through the fabric. Adapters that cannot provide this never
+            receive True.
     """
 
     tag: Tag
@@ -181,7 +181,7 @@ class ControlPlaneOptions(ConnectionOptions):
     )
 
     def map_model(self, fabric_model: str) -> str:
-        """Return the name in the system file of a device model as the fabric names it."""
+        """Convert the fabric's name of a device model to the name in the system file."""
         return self.models.get(fabric_model, "-".join(fabric_model.lower().split()))
 
 

@@ -56,7 +56,7 @@ class HostSettings:
     """Settings of a host.
 
     Attributes:
-        sudo: words before a command that needs root.
+        sudo: command prefix that provides root privileges.
         virtual_machine: True if the host is a virtual machine.
         detach_s: longest time to wait until a device is released (seconds).
         look_s: timeout of one command (seconds).
@@ -167,7 +167,7 @@ class _BusRemoval:
         return usage
 
     def _try_unloading(self, modules: Sequence[str]) -> HostCommandResult | None:
-        """Unload the modules, and return the first failed result or None."""
+        """Unload the modules, and return the first failed result, or None if all succeeded."""
         attempts = [self._run_privileged("modprobe", "-r", module) for module in modules]
         return next((result for result in attempts if result.code != 0), None)
 
@@ -197,7 +197,7 @@ class _BusRemoval:
             time.sleep(self._settings.poll_s)
 
     def _read_usage(self) -> DeviceUsage:
-        """Read the present users of the device on its host."""
+        """Read the current users of the device on its host."""
         result = self._run_privileged(
             *build_script_command("users", self._settings.root, self._settings.processes, self._address)
         )

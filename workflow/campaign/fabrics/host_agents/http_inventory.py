@@ -99,7 +99,7 @@ class HttpInventoryAgent:
         """Do nothing, because the service cannot make a host scan."""
 
     def detach(self, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
-        """Raise HostBusy if a device has users, as of the last listing. The caller has just listed the devices."""
+        """Raise HostBusy if a device had users in the last listing, which the caller has just made."""
         if force or not devices:
             return
         if host not in self._users:
@@ -125,7 +125,7 @@ class HttpInventoryAgent:
             client.close()
 
     def _fetch_inventory(self, host: str) -> tuple[str, Answer]:
-        """Return the URL and its successful answer, within `look_s`. Raises FabricError for any other answer."""
+        """Fetch a host's inventory within `look_s`, and return the URL and the answer. Raises FabricError on failure."""
         url = str(self._options.url).replace("{host}", quote(host, safe=""))
         split = urlsplit(url)
         origin, look_s = f"{split.scheme}://{split.netloc}", self._options.look_s

@@ -60,8 +60,8 @@ def parse_sections(text: str, last: str = "end") -> dict[str, list[str]]:
 def parse_gpus(lines: Sequence[str], code: int = 0) -> tuple[HostDevice, ...]:
     """Parse the GPUs in the output of nvidia-smi, given its exit code.
 
-    The query is `--query-gpu=uuid,name,pci.bus_id,pcie.link.{width,gen}.{current,max},pstate`. Messages that there is no
-    device or no driver mean no GPUs. Raises FabricError if nvidia-smi failed otherwise and listed none.
+    The query is `--query-gpu=uuid,name,pci.bus_id,pcie.link.{width,gen}.{current,max},pstate`. If nvidia-smi reports that there
+    is no device or no driver, the result is empty. Raises FabricError if it failed for another reason and listed no GPU.
     """
     devices = tuple(gpu for gpu in map(_parse_gpu, lines) if gpu is not None)
     if not devices and code != 0 and not _reports_no_gpu(lines):
@@ -97,15 +97,15 @@ def _parse_gpu(line: str) -> HostDevice | None:
 
 
 def _drop_placeholder(text: str) -> str:
-    """Return a value of a tool, or an empty text for a placeholder of an unknown value.
+    """Return a value that a tool printed, or an empty string for a placeholder of an unknown value.
 
-    A driver that has not initialised a GPU writes its UUID with `?`.
+    A driver that has not initialised a GPU prints its UUID with `?`.
     """
     return "" if text.strip("[]").lower() in ("n/a", "err!", "not supported", "unknown error") or "?" in text else text
 
 
 def _parse_count(text: str) -> int:
-    """Convert digits to a number. Any other text gives 0."""
+    """Convert digits to a number, or return 0 for any other text."""
     return int(text) if text.isdigit() else 0
 
 
@@ -188,7 +188,7 @@ def parse_driver_information(lines: Iterable[str]) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUsage:
-    """Present users of one device on its host, in words.
+    """Current users of one device on its host, as descriptions.
 
     Attributes:
         present: the device is on the bus.
@@ -260,7 +260,7 @@ def is_draining(lines: Iterable[str]) -> bool:
 def parse_computing_processes(lines: Sequence[str], code: int = 0) -> tuple[str, ...]:
     """Parse the processes that compute on a GPU, from lines `pid, process_name`.
 
-    A GPU that is not found has no load. Raises FabricError if nvidia-smi failed otherwise.
+    A GPU that nvidia-smi does not find counts as idle. Raises FabricError if nvidia-smi failed for another reason.
     """
     if _reports_no_gpu(lines):
         return ()

@@ -93,7 +93,7 @@ class ShellAgent:
 
 
 def _find_current_device(device: HostDevice, host_devices: Sequence[HostDevice]) -> HostDevice | None:
-    """Return the device at its present location, or None if the host no longer has it.
+    """Return the device at its current location, or None if the host no longer has it.
 
     Another device may have taken its address. A GPU without a driver has no identity and is found by its address.
     """
@@ -163,5 +163,5 @@ def build_remote_runner(template: Sequence[str]) -> RunCommand:
 
 
 def _abbreviate_command(command: Sequence[str]) -> str:
-    """Format a command without the text of a script."""
+    """Format a command for messages, without the text of its script."""
     return shlex.join(word if "\n" not in word else "..." for word in command)

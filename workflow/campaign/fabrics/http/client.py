@@ -162,11 +162,10 @@ class HttpClient:
 
         A request is retried if it gets no answer or the service is temporarily unavailable. If the service stays unavailable,
         its last answer is returned. Redirects within the control plane are followed. Raises FabricError if there is no answer,
-        ProtocolViolation if the answer is invalid or endless HTTP.
+        ProtocolViolation if the answer is not valid HTTP or never ends.
 
         Args:
-            path: path below the url of the connection. Of an address with a host, which some services give, only the path is
-                used.
+            path: path below the url of the connection. If a service gave an address with a host, only its path is used.
             params: query parameters.
         """
         with self.limit_time():
@@ -192,7 +191,7 @@ class HttpClient:
         rehearsal_body: Any = None,
         secret: bool = False,
     ) -> Answer:
-        """Send a changing HTTP request once, without retries, and return its answer for any status.
+        """Send an HTTP request that changes something, without retries, and return its answer, whatever its status.
 
         In a rehearsal nothing is sent: the request is recorded, and the answer is a 200 with `rehearsal_body`. Raises
         OutcomeUnknown if the request was sent and no complete answer came back, FabricError if nothing was sent.
@@ -241,7 +240,7 @@ class HttpClient:
 
     @contextmanager
     def rehearse_changes(self) -> Iterator[list[OutgoingRequest]]:
-        """Record changing requests within the `with` block instead of sending them. Reads are still sent."""
+        """Record requests that change something within the `with` block instead of sending them. Reads are still sent."""
         self._state.rehearsed_requests = []
         try:
             yield self._state.rehearsed_requests
@@ -304,7 +303,7 @@ class HttpClient:
         raise self._build_error("GET", target, result)
 
     def _build_error(self, method: str, target: str, error: ExchangeError, *, is_change: bool = False) -> FabricError:
-        """Convert a request without an answer into the matching FabricError."""
+        """Convert the failure of a request that got no answer into the matching FabricError."""
         request = f"{method} {self._address.build_url(target)}"
         if isinstance(error, RequestNotSentError):
             return FabricError(self.redact_secrets(f"{self.base}: the service cannot be reached ({error})"))
@@ -453,10 +452,10 @@ class ServiceAddress:
     def build_target(self, path: str, params: Mapping[str, Any] | None = None) -> str:
         """Build the target of a request from a path and query parameters.
 
-        Raises ProtocolViolation if the path is not a text.
+        Raises ProtocolViolation if the path is not a string.
 
         Args:
-            path: path below the url. Of an address with a host only the path is used, because services behind a tunnel use
+            path: path below the url. For an address with a host, only the path is used, because services behind a tunnel use
                 different host names.
             params: query parameters, added to those of the path.
         """
@@ -498,7 +497,7 @@ def _quote_target(path: str, query: str) -> str:
 
 
 def _format_parameter(value: Any) -> Any:
-    """Convert the value of a query parameter: booleans to `true` or `false`, None to an empty text."""
+    """Convert the value of a query parameter: booleans to `true` or `false`, None to an empty string."""
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else value

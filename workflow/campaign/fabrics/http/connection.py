@@ -104,7 +104,7 @@ class HttpConnection:
     def _receive_head(
         self, request: httpcore.Request, deadline: _Deadline, max_idle_s: float
     ) -> tuple[_Http11Connection, httpcore.Response]:
-        """Send an HTTP request over the kept connection or a new one, and receive status and headers of the answer."""
+        """Send an HTTP request over the kept connection or a new one, and receive the status and headers of the answer."""
         idle_connection = self._kept_connection
         if (
             idle_connection is not None
@@ -138,7 +138,7 @@ class _Deadline:
     allowed_s: float
 
     def compute_remaining_s(self) -> float:
-        """Return the seconds that remain. Raises TimeoutError if there are none."""
+        """Return the remaining seconds. Raises TimeoutError if none remain."""
         seconds = self.monotonic_s - time.monotonic()
         if seconds <= 0:
             raise TimeoutError("the time limit has passed")
@@ -154,7 +154,7 @@ class _Http11Connection(httpcore.HTTP11Connection):
         self._stream = stream
 
     def receive_head(self, request: httpcore.Request, deadline: _Deadline) -> httpcore.Response:
-        """Send an HTTP request and receive status and headers of the answer.
+        """Send an HTTP request and receive the status and headers of the answer.
 
         The deadline also applies to the content, which is read later.
         """
@@ -163,7 +163,7 @@ class _Http11Connection(httpcore.HTTP11Connection):
 
     @property
     def has_trailing_data(self) -> bool:
-        """True if more data arrived than the answer. httpcore would take it for the next answer."""
+        """True if data arrived after the end of the answer, which httpcore would take for the next answer."""
         return self._h11_state.trailing_data != (b"", False)
 
 
@@ -183,7 +183,8 @@ class _BoundedStream(httpcore.NetworkStream):
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send the whole buffer before the deadline of the exchange.
 
-        Raises RequestNotSentError if nothing of the request was sent, AnswerLostError if time ran out after a part of it.
+        Raises RequestNotSentError if no part of the request was sent, and AnswerLostError if time ran out after a part was
+        sent.
         """
         remaining = memoryview(buffer)
         while remaining:
@@ -240,7 +241,7 @@ class _BoundedStream(httpcore.NetworkStream):
 def _open_socket(host: str, port: int, tls: ssl.SSLContext | None, deadline: _Deadline) -> socket.socket:
     """Connect to a host and verify its certificate.
 
-    Raises RequestNotSentError, because nothing of a request was sent.
+    Raises RequestNotSentError on failure, because no part of a request has been sent yet.
     """
     try:
         tcp_socket = _connect_tcp(host, port, deadline)

@@ -165,7 +165,7 @@ def read_login(connection: ConnectionOptions) -> Login | None:
 def require_login(connection: ConnectionOptions) -> Login:
     """Read the login of a control plane that cannot be used without one.
 
-    Raises ConfigError, with the ways to give a login, if the system names no source.
+    Raises ConfigError, with the ways to provide a login, if the system names no source.
     """
     account = read_login(connection)
     if account is None:
@@ -210,9 +210,9 @@ def _expand_home(path: str) -> Path:
 
 
 def _read_private_file(path: Path) -> str:
-    """Return the text of a file that belongs to this user and is closed to all others.
+    """Return the text of a file that belongs to this user and that no other user can access.
 
-    Raises _CredentialsError if the file is anything else.
+    Raises _CredentialsError for any other file.
     """
     try:
         # O_NONBLOCK: do not wait for the writer of a pipe. The open file is checked, so that it is the file read.

@@ -55,7 +55,7 @@ def collect_vocabulary(*sources: Path) -> frozenset[str]:
 
 
 class Anonymizer:
-    """Consistent replacement of the names of a site in recorded requests.
+    """Anonymizer that consistently replaces the names of a site in recorded requests.
 
     stand_ins: stand-in by replaced word. addresses: name by host and port.
     """
@@ -71,7 +71,7 @@ class Anonymizer:
 
         Args:
             redact_secrets: function that masks secrets in a text.
-            texts_to_keep: texts of which every word is kept, such as models of devices.
+            texts_to_keep: texts whose words are all kept, such as models of devices.
             names_to_replace: words that are replaced even if they are known, such as names of hosts.
             sources: further files whose words are known (see `collect_vocabulary`).
         """
@@ -182,7 +182,7 @@ class Anonymizer:
 
 
 def _make_stand_in(word: str, number: int) -> str:
-    """Create a stand-in of the same shape as a word, different from every word that is kept."""
+    """Create a stand-in with the same shape as a word, different from every word that is kept."""
     if match := _UUID_PATTERN.fullmatch(word):
         return f"{match[1]}00000000-0000-4000-8000-{number:012x}"
     if match := _HEX_PATTERN.fullmatch(word):

@@ -19,14 +19,14 @@ AUTHENTICATION_HEADERS = frozenset(
 
 
 class SecretRedactor:
-    """Collection of the known secrets of one control plane, which masks them in texts and JSON."""
+    """Redactor that masks the known secrets of one control plane in texts and JSON."""
 
     def __init__(self) -> None:
-        """Start without any secret."""
+        """Create a redactor that knows no secrets yet."""
         self._secret_forms: list[str] = []
 
     def add_secret(self, secret: object) -> None:
-        """Register a secret in all its encoded forms. Empty values and values that are not text are ignored."""
+        """Register a secret in all its encoded forms. Values that are empty or not text are ignored."""
         if not isinstance(secret, str) or not secret.strip():
             return
         forms = {

@@ -1,6 +1,6 @@
 """Answers of a control plane, errors of requests without an answer, and lenient access to JSON. Pure.
 
-HTML, bare numbers and empty bodies are answers as well. The functions that read JSON treat a value that is missing or of an
+HTML, bare numbers and empty bodies are also answers. The functions that read JSON treat a value that is missing or of an
 unexpected type as absent.
 """
 
@@ -21,7 +21,7 @@ _MAX_DIGITS = 40
 
 
 class ExchangeError(Exception):
-    """Failure of a request without a complete answer.
+    """Error for a request that got no complete answer.
 
     is_permanent: a retry would fail in the same way. is_invalid_http: the data received is not HTTP.
     """
@@ -34,11 +34,11 @@ class ExchangeError(Exception):
 
 
 class RequestNotSentError(ExchangeError):
-    """Failure of a request before any part of it was sent."""
+    """Error for a request that failed before any part of it was sent."""
 
 
 class AnswerLostError(ExchangeError):
-    """Failure of a request of which at least a part was sent and no complete answer was received."""
+    """Error for a request that was sent at least in part but got no complete answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Answer:
         body: parsed JSON of any type, or None if the text is not usable JSON.
         text: body as text, decoded with replacement characters.
         url: path that was requested.
-        redact_secrets: function that masks secrets from a text (see `redaction`).
+        redact_secrets: function that masks secrets in a text (see `redaction`).
     """
 
     status: int
@@ -74,12 +74,12 @@ class Answer:
 
     @property
     def is_success(self) -> bool:
-        """True for a status of 2xx."""
+        """True for a 2xx status."""
         return 200 <= self.status < 300
 
     @property
     def is_refusal(self) -> bool:
-        """True for a status of 4xx that a repeated request would get again, which excludes locks and rate limits."""
+        """True for a 4xx status that a repeated request would get again, which excludes locks and rate limits."""
         return 400 <= self.status < 500 and self.status not in (408, 409, 423, 425, 429)
 
     def get_header(self, name: str) -> str | None:
@@ -117,15 +117,15 @@ def merge_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def make_printable(text: str) -> str:
-    """Replace every non-printable character, which a terminal might obey. Line feeds are kept."""
+    """Replace every non-printable character, because a terminal might act on it. Line feeds are kept."""
     return "".join(character if character.isprintable() or character == "\n" else "\ufffd" for character in text)
 
 
 def parse_json(content: bytes) -> tuple[Any, str]:
     """Parse the body of an answer and return (JSON value, text). The value is None if the body is not usable JSON.
 
-    Not usable are also NaN and infinities, numbers of more than 40 digits, nesting deeper than 64 levels, and text without a
-    UTF-8 form.
+    NaN and infinities, numbers of more than 40 digits, nesting deeper than 64 levels, and text without a UTF-8 form are also
+    considered unusable.
     """
     text = content.decode("utf-8-sig", "replace")
     try:

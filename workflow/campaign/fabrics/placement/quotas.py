@@ -18,7 +18,7 @@ from campaign.spec.hardware import Inventory
 def limit_request(request: LeaseRequest, quota: Mapping[str, int], allowed_hosts: tuple[str, ...]) -> LeaseRequest:
     """Restrict a request to the allowed hosts. Pure function.
 
-    Raises Incompatible if the request names other hosts, or if it needs more devices than the quota.
+    Raises Incompatible if the request names other hosts, or if it needs more devices than the quota allows.
 
     Args:
         request: request of a lease.
@@ -45,7 +45,7 @@ def limit_request(request: LeaseRequest, quota: Mapping[str, int], allowed_hosts
 
 
 class QuotaFabric:
-    """Fabric with a quota for each owner.
+    """Fabric that enforces a quota for each owner.
 
     Devices in other leases of the same owner count towards the quota.
     """
@@ -60,7 +60,7 @@ class QuotaFabric:
     def select_devices(self, request: LeaseRequest, inventory: Inventory) -> Selection:
         """Choose devices for a request within the quota of its owner.
 
-        Raises Conflict with the owner's other leases if they hold too many devices, so that the caller can wait for them.
+        Raises Conflict, naming the owner's other leases, if they hold too many devices, so that the caller can wait for them.
         """
         selection = self.fabric.select_devices(request, inventory)
         selected_ids = {name for host in selection.hosts for name in (*host.fabric, *host.storage)}

@@ -22,7 +22,7 @@ class HostNeed:
 
 @dataclass(frozen=True, slots=True)
 class HostShare:
-    """Number of devices that one host takes from each bank (in the order of the banks), and the bank of its drive."""
+    """Number of devices that one host takes from each bank, in the order of the banks, and the bank of its drive."""
 
     devices: Counts
     drive: int | None
@@ -30,9 +30,9 @@ class HostShare:
 
 @dataclass(frozen=True, slots=True)
 class RemainingCapacity:
-    """Capacity that remains while hosts are served, in the order of the banks.
+    """Capacity that remains during the search, in the order of the banks.
 
-    `serving` is the number of hosts per drawer.
+    `serving` is the number of hosts that each drawer serves.
     """
 
     devices: Counts
@@ -41,7 +41,7 @@ class RemainingCapacity:
 
 
 class PlacementSearch:
-    """Depth-first search over hosts in order. A combination that failed once is not tried again."""
+    """Depth-first search for each host's share of the banks. A combination that failed once is not tried again."""
 
     def __init__(self, banks: Sequence[Bank], need: HostNeed, hosts: int) -> None:
         self.banks = banks
@@ -53,7 +53,7 @@ class PlacementSearch:
     def find_shares(
         self, candidates: Sequence[Host], capacity: RemainingCapacity
     ) -> list[tuple[Host, HostShare]] | None:
-        """Find a share for the required number of hosts, or return None if there is no solution."""
+        """Find shares for the required number of hosts, or return None if there is no solution."""
         if not has_capacity(capacity, self.need, self.hosts):
             return None
         all_spreads = sorted(_generate_spreads(self.need.devices, max(len(self.banks), 1)), key=_spread_sort_key)
@@ -70,9 +70,9 @@ class PlacementSearch:
     def _serve_max_hosts(
         self, candidates: Sequence[Host], missing: int, capacity: RemainingCapacity
     ) -> list[tuple[Host, HostShare]]:
-        """Serve as many hosts of one group as possible, at most `missing`.
+        """Assign shares to as many hosts of one group as possible, up to `missing` hosts.
 
-        Groups share no drawers, so the maximum per group gives the maximum in total.
+        Groups share no drawers, so maximizing each group maximizes the total.
         """
         for count in range(min(len(candidates), missing), 0, -1):
             self._infeasible.clear()
@@ -84,7 +84,7 @@ class PlacementSearch:
     def _serve_hosts(
         self, candidates: Sequence[Host], index: int, missing: int, capacity: RemainingCapacity
     ) -> list[tuple[Host, HostShare]] | None:
-        """Find shares for `missing` hosts among the candidates from `index` on, or return None."""
+        """Find shares for `missing` hosts among the candidates from `index` on, or return None if that is impossible."""
         if missing == 0:
             return []
         if len(candidates) - index < missing or (index, missing, capacity) in self._infeasible:
@@ -160,7 +160,7 @@ def _group_connected_hosts(banks: Sequence[Bank]) -> list[set[str]]:
 
 
 def _generate_spreads(total: int, parts: int, largest: int | None = None) -> Iterator[Counts]:
-    """Yield all ways to write `total` as at most `parts` descending positive numbers; yields () for zero."""
+    """Yield all ways to write `total` as a sum of at most `parts` positive descending numbers; () for zero."""
     if total == 0:
         yield ()
     elif parts > 0:

@@ -75,7 +75,7 @@ def _place_hosts(
 def _pick_devices(
     shares: Sequence[tuple[Host, HostShare]], free: Sequence[FreeDevices], inventory: Inventory
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """Pick devices and drives by host, in the order of the inventory. Devices that are attached nowhere come first."""
+    """Pick the devices and drives of each host, in the order of the inventory, with unattached devices first."""
     inventory_order = {device.fabric_id: index for index, device in enumerate(inventory.devices)}
     picked_ids: list[dict[str, list[str]]] = []
     for use in (0, 1):
@@ -98,7 +98,7 @@ def _pick_devices(
 
 
 def _build_need(configuration: Configuration) -> HostNeed:
-    """Return the pooled devices and drives that each host of a configuration needs."""
+    """Return the numbers of pooled devices and drives that each host of a configuration needs."""
     return HostNeed(configuration.fabric_devices_per_host, int(configuration.storage == "fabric-nvme"))
 
 
@@ -117,7 +117,7 @@ def _is_usable(device: Device) -> bool:
 
 
 def _select_own_devices(request: LeaseRequest, inventory: Inventory) -> dict[Host, HostSelection]:
-    """Select the local devices and drives of each host. Hosts that lack any of them are left out."""
+    """Select the local devices and drives of each host. Hosts with too few of them are left out."""
     configuration, selections = request.configuration, dict[Host, HostSelection]()
     count, drives_needed = configuration.local_devices_per_host, int(configuration.storage == "nvme")
     for host in _list_allowed_hosts(request, inventory):

@@ -46,7 +46,7 @@ class SlurmStrategy(Protocol):
     def end(self, hosts: Collection[str], lease_id: str) -> None:
         """Restore the state of the hosts before `begin`, so that all users can use them.
 
-        Hosts for which `begin` was not called are accepted.
+        Hosts for which `begin` was not called are also accepted.
         """
 
     def options(self, lease_id: str) -> Mapping[str, str]:
@@ -70,13 +70,13 @@ class NoSlurmUpdate:
     composed_by_slurm: bool
 
     def begin(self, hosts: Collection[str], lease_id: str) -> None:
-        """Do nothing."""
+        """Do nothing, because Slurm needs no update."""
 
     def announce(self, composition: Composition, lease_id: str) -> None:
-        """Do nothing."""
+        """Do nothing, because Slurm needs no update."""
 
     def end(self, hosts: Collection[str], lease_id: str) -> None:
-        """Do nothing."""
+        """Do nothing, because Slurm needs no update."""
 
     def options(self, lease_id: str) -> Mapping[str, str]:
         return {}
@@ -112,7 +112,7 @@ class ReservationStrategy:
         return {"reservation": make_reservation_name(lease_id)}
 
     def _require_usable(self, hosts: Collection[str]) -> None:
-        """Raise HostFailed if the driver's job would wait for ever for one of the hosts."""
+        """Raise HostFailed if the driver's job would wait forever for one of the hosts."""
         nodes = self.controller.query_settled_nodes(hosts)
         failures = {name: f"Slurm: {node.description}" for name, node in nodes.items() if node.is_broken}
         failures |= {host: "unknown to Slurm" for host in hosts if host not in nodes}
@@ -132,12 +132,13 @@ STRATEGIES: dict[str, Callable[[SystemFile, Controller], SlurmStrategy]] = {
 def open_strategy(system: SystemFile, slurm: SlurmCommands, report: Callable[[str], None] = print) -> SlurmStrategy:
     """Return the Slurm strategy of a system file.
 
-    Without Slurm as launcher, no update is needed, as with `static`. Raises ConfigError if the system file lacks a setting.
+    Without Slurm as launcher, no update is needed, as with `static`. Raises ConfigError if a setting is missing from the system
+    file.
 
     Args:
         system: system file.
         slurm: runner of Slurm commands.
-        report: callback for messages on waits.
+        report: callback for messages about waiting.
     """
     name = system.slurm.strategy if system.launcher == "slurm" else "static"
     return STRATEGIES[name](system, Controller(slurm, report, system.slurm.poll_s))

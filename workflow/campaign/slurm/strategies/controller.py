@@ -46,7 +46,7 @@ class Node:
 
     Args:
         name: name of the host.
-        state: words of Slurm for its state.
+        state: Slurm's words for its state.
         gres: generic resources with which it is registered.
         reason: reason why it is drained or down; empty if there is none.
     """
@@ -88,7 +88,7 @@ class Node:
         return f"{state_text}, {self.reason}" if self.reason else state_text
 
     def count_devices(self, gres: str) -> int:
-        """Return the number of a generic resource with which the host is registered.
+        """Return how many devices of a generic resource the host is registered with.
 
         With a type (`gpu:a100`), only that type is counted.
         """
@@ -151,7 +151,7 @@ def parse_reservations(text: str) -> dict[str, Reservation]:
 
 
 def count_gres(text: str, gres: str) -> int:
-    """Count one generic resource in Slurm's notation; 2 for `gpu` in `gpu:a100:2(S:0-1),nvme:1`."""
+    """Count the devices of one generic resource in Slurm's notation, e.g. 2 for `gpu` in `gpu:a100:2(S:0-1),nvme:1`."""
     name, _, kind = gres.partition(":")
     count = 0
     for entry in re.sub(r"\([^)]*\)", "", text).split(","):

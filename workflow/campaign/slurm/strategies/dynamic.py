@@ -25,7 +25,7 @@ _MAX_PARALLEL_COMMANDS = 16
 
 @dataclass(frozen=True, slots=True)
 class DeviceCounts:
-    """Numbers of compute devices of a host, in total and behind the fabric."""
+    """Numbers of a host's compute devices, in total and behind the fabric."""
 
     devices: int
     fabric_devices: int = 0
@@ -148,7 +148,7 @@ class DynamicStrategy:
         )
 
     def _run_command(self, command: tuple[str, ...], host: str, counts: DeviceCounts) -> str:
-        """Run the site's command for one host and return the error message, or an empty text on success."""
+        """Run the site's command for one host and return the error message, or an empty string on success."""
         words = {"host": host, "gres": self._format_gres(counts), **asdict(counts)}
         argv = [word.format(**words) for word in command]
         # The output goes to a file, because a pipe would wait for a daemon that keeps the output open.
@@ -215,5 +215,5 @@ def _read_commands(system: SystemFile) -> SlurmdCommands:
 
 
 def _format_drain_reason(lease_id: str) -> str:
-    """Return the drain reason of a lease, short enough for Slurm to return it whole."""
+    """Return the drain reason for a lease, short enough for Slurm to report it in full."""
     return f"devices change: campaign {lease_id}"[:200]

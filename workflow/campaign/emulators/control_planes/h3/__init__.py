@@ -52,14 +52,14 @@ class EmulatedBoxes:
         self.wire = WireSettings(parts=tuple(self.boxes), tls=False, concurrent=True)
 
     def answer(self, request: HttpRequest) -> Reply | None:
-        """Answer a request to one of the boxes, or return None to end the connection."""
+        """Answer a request to one of the boxes, or return None to close the connection."""
         return self.boxes[request.part].answer(request)
 
 
 def open_emulator(rack: Rack, **options: object) -> EmulatedBoxes:
-    """Create the boxes of a rack.
+    """Create the emulated boxes for a rack.
 
-    Raises ValueError if the rack does not fit.
+    Raises ValueError if such boxes cannot represent the rack.
 
     Args:
         rack: emulated hardware.

@@ -120,7 +120,7 @@ class EmulatedBox:
             self._assign_gids(DEVICE_GIDS[1] if DEVICE_GIDS[0][1] in self.gids.values() else DEVICE_GIDS[0][::-1])
 
     def answer(self, request: HttpRequest) -> Reply | None:
-        """Answer a request, or return None to end the connection. Unknown requests are refused and recorded."""
+        """Answer a request, or return None to close the connection. Unknown requests are refused and recorded."""
         if problem := self._find_violation(request):
             return self._record_violation(request, problem)
         new_request = _ActiveRequest()
@@ -136,7 +136,7 @@ class EmulatedBox:
                 self._active_requests.remove(new_request)
 
     def _find_violation(self, request: HttpRequest) -> str:
-        """Describe how a request differs from those of all public clients. Return "" if it does not differ."""
+        """Describe how a request differs from those of all public clients. Return an empty string if it does not differ."""
         headers = {name.lower() for name in request.headers}
         allowed_headers = _READ_HEADERS if request.method == "GET" else _BODY_HEADERS
         if (request.method, request.path) not in (
@@ -173,7 +173,7 @@ class EmulatedBox:
     # -- inventory --------------------------------------------------------------------------------------------------------
 
     def _handle_read(self, active_request: _ActiveRequest) -> Reply | None:
-        """Answer a read of the inventory, after any allocation in progress."""
+        """Answer a read of the inventory, once any allocation in progress has finished."""
         with self._condition:
             self._condition.wait_for(lambda: not self._allocating)
             operation: Operation = "read_back" if self._just_attached else "inventory"
@@ -187,7 +187,7 @@ class EmulatedBox:
             return self._build_text_reply(_format_json(self._build_records(damage)))
 
     def _build_records(self, damage: str) -> list[dict[str, str]]:
-        """Build the records of ports and devices, with the damage to this read."""
+        """Build the records of ports and devices, with the damage drawn for this read."""
         hosts_by_device = {device.name: device.attached_to for device in self.devices}
         omitted_devices = self._apply_damage(hosts_by_device, damage)
         records = [{"Port#": str(port), "Port_GID": f"{port:02X}h"} for port in self.ports.values()]
@@ -234,7 +234,7 @@ class EmulatedBox:
     # -- allocation -------------------------------------------------------------------------------------------------------
 
     def _handle_allocation(self, request: HttpRequest) -> Reply | None:
-        """Answer an attach or detach request, after any allocation in progress."""
+        """Answer an attach or detach request, once any allocation in progress has finished."""
         with self._condition:
             if self._allocating:
                 self._record_violation(request, "another allocation is running on this box")
@@ -262,7 +262,7 @@ class EmulatedBox:
         return self._build_result_reply("unassign", True)
 
     def _handle_attach(self, request: HttpRequest) -> Reply | None:
-        """Attach a device to a host, and report the drawn result."""
+        """Attach a device to a host, and report the randomly drawn result."""
         device, port_gid = self._find_device(request), request.body["port_gid"]
         host = next((name for name, port in self.ports.items() if f"{port:02X}h" == port_gid), None)
         if device is None or host is None:
@@ -280,7 +280,7 @@ class EmulatedBox:
         return Reply(raw=_CUT_OFF_RESPONSE) if is_lost else self._build_result_reply("assign", reported_result)
 
     def _find_device(self, request: HttpRequest) -> RackDevice | None:
-        """Return the device with the requested Dev_GID, or None."""
+        """Return the device with the requested Dev_GID, or None if there is none."""
         return next((device for device in self.devices if self.gids[device.name] == request.body["dev_gid"]), None)
 
     def _is_full(self, host: str) -> bool:
@@ -293,7 +293,7 @@ class EmulatedBox:
         return attached_hosts.count(host) >= max_devices or len({*attached_hosts, host}) > max_hosts
 
     def _refuse_unknown_request(self, request: HttpRequest, reason: str) -> Reply:
-        """Record and refuse an impossible request, which no public client has sent."""
+        """Record and refuse an impossible request that no public client has ever sent."""
         self._record_violation(request, reason)
         return self._build_refusal(request)
 

@@ -18,7 +18,7 @@ RECORDED_READS = 210
 WRONG_LIST_COUNTS: dict[str, int] = {"lacking": 5, "more": 3, "swapped": 3}
 """Number of wrong lists in the recorded reads, while two other clients polled.
 
-`lacking`: all devices of one host are missing. `more`: a device of another host is shown as well. `swapped`: it is shown instead.
+`lacking`: all devices of one host are missing. `more`: a device of another host is also shown. `swapped`: it is shown instead.
 """
 BROKEN_READ_COUNTS: dict[str, int] = {"eof": 4, "shell": 1}
 """Number of broken answers in the same reads.
@@ -124,13 +124,13 @@ class BoxBehaviour:
     def _draw_unrounded_s(self, values: Sequence[float]) -> float:
         """Draw one of the durations (seconds).
 
-        A difference of two times in whole seconds has an error below one second, which is drawn as well.
+        A difference of two times in whole seconds has an error below one second, which is also drawn.
         """
         value = self.random.choice(values)
         return value + self.random.triangular(-1, 1) if float(value).is_integer() else value
 
     def draw_damage(self, is_overlapped: bool) -> str:
-        """Draw the damage to a read: a key of WRONG_LIST_COUNTS or BROKEN_READ_COUNTS, or "".
+        """Draw the damage to a read: a key of WRONG_LIST_COUNTS or BROKEN_READ_COUNTS, or "" for none.
 
         The read after a wrong list is correct.
         """
@@ -148,7 +148,7 @@ class BoxBehaviour:
     def draw_lost_attach(self) -> bool:
         """Return True, at random, if the answer to the next attach is cut off.
 
-        The recordings do not show if such an attach was done.
+        The recordings do not show whether such an attach took effect.
         """
         return (
             self.options.disturbed != "never"
@@ -166,7 +166,7 @@ def _load_recorded_times() -> OperationTimes:
 def _list_durations_s(operation: Operation, box: str) -> tuple[float, ...]:
     """Return the recorded durations (seconds) of an operation of a box, sorted.
 
-    Durations of all boxes are used if there are none of this box.
+    If there are none for this box, those of all boxes are used.
     """
     operations = [
         timed_operation

@@ -54,8 +54,8 @@ class MatrixBehaviour:
         groups: names of the existing groups.
         computes: name of each host's compute device.
         error_status: HTTP status of errors.
-        async_polls: commits answer 202 and are done after this number of polls; 0: at once.
-        name_max: longer names of machines are cut to this length.
+        async_polls: number of polls after which a commit, answered with 202, is done; 0 to commit at once.
+        name_max: length to which longer machine names are cut.
         async_end: result of an asynchronous commit.
     """
 
@@ -86,7 +86,7 @@ class LiqidEmulator:
     """
 
     def __init__(self, rack: Rack, **options: Any) -> None:
-        """Create the emulated Matrix of a rack.
+        """Create the emulated Matrix for a rack.
 
         Args:
             rack: emulated hardware.
@@ -240,7 +240,7 @@ class LiqidEmulator:
                 raise LiqidRefusal(f"No such path {request.path}", 404)
 
     def _list_devices_by_path(self, path: str, paths: Mapping[str, str]) -> list[MatrixDevice]:
-        """Return the devices whose type has this word in its paths."""
+        """Return the devices whose type uses this word in its paths."""
         return [device for device in self.matrix.devices.values() if paths[device.dev_type] == path]
 
     def _handle_change(self, path_parts: list[str], request: HttpRequest) -> list[Any] | Reply:

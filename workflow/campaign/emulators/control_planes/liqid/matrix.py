@@ -19,7 +19,7 @@ _ERROR_TYPES |= {422: "UNPROCESSABLE", 500: "INTERNAL"}
 
 
 class LiqidRefusal(Exception):
-    """Error answer of the Matrix to a request that it refuses. Nothing was changed."""
+    """Error for a request that the Matrix refuses. Nothing was changed."""
 
     def __init__(self, message: str, code: int = 400) -> None:
         super().__init__(message)
@@ -78,7 +78,7 @@ class LiqidMatrix:
     """State of a Matrix. The methods enforce its rules."""
 
     def __init__(self, rack: Rack, computes: Mapping[str, str], groups: Sequence[str]) -> None:
-        """Create the Matrix of a rack.
+        """Create the Matrix for a rack.
 
         Args:
             rack: emulated hardware.
@@ -304,11 +304,11 @@ class LiqidMatrix:
 FABR_ID = 1
 COORDINATES = {"rack": 0, "shelf": 0, "node": 0}
 DEVICE_PATHS = {"comp": "compute", "gpu": "gpu", "targ": "storage", "link": "network", "fpga": "fpga"}
-"""Word for a type of device in the paths status/, predevice/ and relate/."""
+"""Word for each type of device in the paths status/, predevice/ and relate/."""
 DEVICE_INFO_PATHS = {"comp": "cpu", "gpu": "gpu", "targ": "ssd", "link": "link", "fpga": "fpga"}
-"""Word for a type of device in the path device/info/."""
+"""Word for each type of device in the path device/info/."""
 _DEVICE_TYPE_NAMES = {"comp": "compute", "gpu": "gpu", "targ": "target/SSD", "link": "ethernet_link", "fpga": "fpga"}
-"""Word for a type of device as the `device_type` of a record."""
+"""Value of `device_type` in a record, for each type of device."""
 _STATUS_CLASSES = {"comp": "Compute", "gpu": "Gpu", "targ": "Ssd", "link": "Link", "fpga": "Fpga"}
 _CAPACITY_MB = 4_000_000
 _EXTRA_MEMBER = "site_note"
@@ -348,7 +348,7 @@ def machine_to_json(machine: MatrixMachine) -> dict[str, Any]:
 
 
 def _build_address_members(device: MatrixDevice) -> dict[str, Any]:
-    """Return the members that both lists of devices have."""
+    """Return the members that both lists of devices have in common."""
     return {
         "name": device.name,
         "fabr_id": FABR_ID,

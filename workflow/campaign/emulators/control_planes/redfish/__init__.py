@@ -21,7 +21,7 @@ COMPOSES = ("POST", "/redfish/v1/Systems")
 
 
 def open_emulator(rack: Rack, **options: Any) -> RedfishEmulator:
-    """Create the emulated service of a rack.
+    """Create the emulated service for a rack.
 
     Args:
         rack: emulated hardware.

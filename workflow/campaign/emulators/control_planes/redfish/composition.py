@@ -108,7 +108,7 @@ class CompositionModel:
         return BLOCK_TYPES.get(self.rack.devices[block].kind, "Expansion")
 
     def has_block(self, block: str) -> bool:
-        """Return True if the rack has a host or device of this name."""
+        """Return True if the rack has a host or device with this name."""
         return block in self.rack.hosts or block in self.rack.devices
 
     def list_zones(self, block: str) -> list[str]:
@@ -147,9 +147,9 @@ class CompositionModel:
         return can_share or block in self.rack.hosts or self.rack.devices[block].attached_to == system.host
 
     def compose_system(self, name: str, description: str, blocks: Sequence[str]) -> ComposedSystem:
-        """Compose a system of one host and devices.
+        """Compose a system from one host and its devices.
 
-        Raises RedfishRefusal if the blocks or the name cannot be used. Nothing is changed then.
+        Raises RedfishRefusal if the blocks or the name cannot be used. In that case, nothing is changed.
         """
         hosts = [block for block in blocks if block in self.rack.hosts]
         if len(hosts) != 1:

@@ -19,7 +19,7 @@ FindResource = Callable[[str], Document | None]
 
 
 class RedfishRefusal(Exception):
-    """Error answer of a service that refuses a request.
+    """Error for a request that the service refuses.
 
     `message_id` belongs to the registry `Base` if it names no other registry.
     """
@@ -96,13 +96,13 @@ def cut_to_page(collection_document: Document, path: str, query: Mapping[str, st
 
 
 def parse_expand(text: str) -> tuple[str, int] | None:
-    """Parse the value of $expand to (sign, levels), or return None if it is invalid."""
+    """Parse the value of $expand into (sign, levels), or return None if it is invalid."""
     match = _EXPAND_PATTERN.fullmatch(text)
     return (match[1], int(match[2] or 1)) if match else None
 
 
 def expand_references(value: Any, find: FindResource, sign: str, levels: int, parent_member: str = "") -> Any:
-    """Replace references in a document by the resources, up to a number of levels.
+    """Replace references in a document with the resources, down to a number of levels.
 
     The sign `.` leaves out references under Links, `~` leaves out all others, and `*` expands both.
 
@@ -111,7 +111,7 @@ def expand_references(value: Any, find: FindResource, sign: str, levels: int, pa
         find: function that returns the resource of a path.
         sign: references to expand.
         levels: remaining number of levels.
-        parent_member: "Links" inside a member Links, else "".
+        parent_member: "Links" inside a member Links, otherwise "".
     """
     if levels <= 0:
         return value

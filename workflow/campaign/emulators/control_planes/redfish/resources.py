@@ -34,7 +34,7 @@ _CREATE_PROPERTIES = {"Name", "Description", "Links", "@odata.type"}
 class ResourceTree:
     """Resources of the composition service.
 
-    Call `refresh_systems` before each request: it computes once which systems have each block.
+    Call `refresh_systems` before each request: it computes once which systems contain each block.
     """
 
     def __init__(self, composition: CompositionModel) -> None:
@@ -44,7 +44,7 @@ class ResourceTree:
         self._systems_by_block: dict[str, list[str]] = {}
 
     def refresh_systems(self) -> None:
-        """Compute the systems that have each block, for one request."""
+        """Compute which systems contain each block, for one request."""
         self._systems_by_block = self.composition.list_systems_by_block()
 
     def build_root_links(self) -> Document:

@@ -185,7 +185,7 @@ class RedfishEmulator:
         return f"GET, HEAD{further_methods}"
 
     def _find_fixed_resource(self, path: str) -> Document | None:
-        """Return the resource of a path whose content never changes, or None."""
+        """Return the resource of a path whose content never changes, or None for any other path."""
         if path == "/redfish":
             return {"v1": f"{ROOT_PATH}/"}
         if path == ROOT_PATH:

@@ -1,8 +1,8 @@
 """Adapter for H3 Falcon boxes through H3's own interface, which has a list of resources and one allocation per device.
 
 Source: the client of Irene-Ting/KubeComp@8579a32 (gpupool-archive), its logs of two real Falcon 4005 boxes, and the times in
-them. H3 publishes no reference of this interface. Behaviour that no client shows is assumed and marked as an assumption: the entry
-of a device without a host, statuses and errors, logins, modes, other kinds of devices, parallel allocations.
+them. H3 publishes no reference for this interface. Behaviour that no client shows is assumed and marked as an assumption: the
+entry of a device without a host, statuses and errors, logins, modes, other kinds of devices, parallel allocations.
 """
 
 from __future__ import annotations

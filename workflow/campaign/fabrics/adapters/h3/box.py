@@ -30,14 +30,15 @@ _PLAIN_TEXT_HEADERS = {"Content-Type": "text/plain"}
 
 
 UNATTACHED_PORT_VALUES = ("", "na", "n/a", "none", "null")
-"""Values of `Host_Port#` for a device without a host, in lower case and without signs. Assumed: no recording shows one."""
+"""Values of `Host_Port#` for a device without a host, in lower case without punctuation. Assumed: no recording shows one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class BoxGpu:
-    """One GPU in the list of a box.
+    """One GPU in a box's listing.
 
-    gid: identifier (`Dev_GID`) used in requests, valid only at this moment. port: `Host_Port#`, or None if no host has the GPU.
+    gid: identifier (`Dev_GID`) used in requests, valid only at the time of the listing. port: `Host_Port#`, or None if no host
+    has the GPU.
     """
 
     uuid: str
@@ -75,7 +76,7 @@ class BoxListing:
 def parse_listing(body: Any) -> BoxListing | None:
     """Parse the list of devices and ports of an H3 box, or return None if the JSON is not such a list.
 
-    A listing is a list of objects with at least one port.
+    A valid listing is a list of objects with at least one port.
     """
     if not isinstance(body, list) or not all(isinstance(record, dict) for record in body):
         return None
@@ -103,14 +104,14 @@ class BoxClient:
     """Client of one H3 GPU box. It sends one request at a time, and shares the box with other processes through a lock."""
 
     def __init__(self, name: str, client: HttpClient, state_dir: Path, *, poll_s: float, reads_max: int) -> None:
-        """Create the client of an H3 box.
+        """Create a client for an H3 box.
 
         Args:
             name: name of the box, which is a drawer of the pool.
             client: HTTP client of the box.
             state_dir: directory of the state file, also used for the lock that all campaigns share.
             poll_s: poll interval in seconds.
-            reads_max: maximum number of readings until two in a row agree.
+            reads_max: maximum number of readings to take before two in a row must agree.
         """
         self.name = name
         self.client = client
@@ -119,7 +120,7 @@ class BoxClient:
         self._poll_s, self._reads_max = poll_s, reads_max
 
     def read_confirmed(self) -> BoxListing:
-        """Read an H3 box until two readings in a row agree, and return that listing.
+        """Read an H3 box until two consecutive readings agree, and return that listing.
 
         Raises FabricError if the box cannot be reached or its readings never agree, ProtocolViolation if the last answer is not
         a listing.
@@ -147,7 +148,7 @@ class BoxClient:
     def lock_box(self) -> Iterator[None]:
         """Lock an H3 box within the `with` block, so that no other client of this program sends it a request.
 
-        Raises Busy if the lock is not free before the time limit of the operation.
+        Raises Busy if the lock does not become free within the operation's time limit.
         """
         with self._thread_lock:
             descriptor = acquire_lock(self._lock_file, attempts=max(1, int(100 * self.client.compute_remaining_s())))
@@ -171,7 +172,7 @@ class BoxClient:
         return box_listing
 
     def _build_listing_error(self, answer: Answer) -> FabricError:
-        """Build the error for an answer of a box that is not a listing."""
+        """Build the error for a box's answer that is not a listing."""
         request = f"{self.name}: GET {self.client.base}{RESOURCES_PATH}"
         if answer.status in (401, 403):
             return Refused(
@@ -184,14 +185,14 @@ class BoxClient:
     def attach_device(self, gid: str, port_gid: str) -> str:
         """Send the request that attaches a device of an H3 box to a port, and return the reported result ("true" or "false").
 
-        The result proves nothing. Raises OutcomeUnknown if the box reports none.
+        The reported result proves nothing. Raises OutcomeUnknown if the box reports none.
         """
         return self._change_allocation("POST", f'{{"gep" : "0", "port_gid" : "{port_gid}", "dev_gid" : "{gid}"}}')
 
     def detach_device(self, gid: str) -> str:
         """Send the request that detaches a device of an H3 box, and return the reported result ("true" or "false").
 
-        The result proves nothing. Raises OutcomeUnknown if the box reports none.
+        The reported result proves nothing. Raises OutcomeUnknown if the box reports none.
         """
         return self._change_allocation("DELETE", f'{{"gep" : "0", "dev_gid" : "{gid}"}}')
 

@@ -149,14 +149,14 @@ class H3Options(OptionsWithoutLogin):
 
 
 UNKNOWN_MODEL = "gpu"
-"""Model of a device without a model in the system file. Boxes do not report models."""
+"""Model of a device for which the system file gives no model. Boxes do not report models."""
 
 
 @dataclass(frozen=True)
 class BoxLayout:
-    """Boxes, hosts and devices of a system file, for the interpretation of the boxes' lists.
+    """Boxes, hosts and devices of a system file, used to interpret the listings of the boxes.
 
-    The options have been checked against the hosts (names) and the pool.
+    The names in the options have been checked against the hosts and the pool.
     """
 
     options: H3Options
@@ -168,7 +168,7 @@ class BoxLayout:
         return self.options.find_port(box, host)
 
     def describe_port(self, box: str, port: str) -> str:
-        """Return the host on a port of a box for messages, or a description of the port if its host is unknown."""
+        """Return the name of the host on a box's port, or a description of the port if the host is unknown, for messages."""
         return next((host for host in self.hosts if self.find_port(box, host) == port), f"port {port} of {box}")
 
     def split_fabric_id(self, fabric_id: str) -> tuple[str, str]:
@@ -177,7 +177,7 @@ class BoxLayout:
         return box, uuid
 
     def find_model(self, box: str, kind: str) -> str | None:
-        """Return the model of a kind of device in a box, or None if the system file has several or none."""
+        """Return the only model of a device kind in a box, or None if the system file lists several models or none."""
         models = {spec.model for spec in self.pool if spec.kind == kind and spec.drawer in (None, box)}
         return models.pop() if len(models) == 1 else None
 
@@ -187,9 +187,9 @@ class BoxLayout:
         detached_devices: Mapping[str, DetachedDevice],
         slots: Mapping[str, DeviceSlot],
     ) -> FabricView:
-        """Build the view of devices that boxes list, and of unlisted devices that this program detached.
+        """Build a fabric view of the devices that the boxes list and of unlisted devices that this program detached.
 
-        Raises ProtocolViolation if two boxes list the same device, which means that they are one box.
+        Raises ProtocolViolation if two boxes list the same device, which means that both are the same box.
 
         Args:
             listings: listing by box.
@@ -248,7 +248,7 @@ class BoxLayout:
         return self.describe_port(box, gpu.port)
 
     def _build_device(self, box: str, gpu: BoxGpu, attached_to: str | None, is_ambiguous: bool) -> Device:
-        """Build the device of a view from a GPU in the list of a box."""
+        """Convert a GPU in a box's listing to a device of the fabric view."""
         model = gpu.uuid if gpu.uuid in self.options.models else self.find_model(box, "gpu") or UNKNOWN_MODEL
         return Device(
             f"{box}/{gpu.uuid}",
@@ -280,7 +280,7 @@ class BoxLayout:
                 yield host, f"an unknown user with {', '.join(foreign_ids)} on {host} (see `movable`)"
 
     def build_banks(self, devices: Sequence[Device]) -> tuple[Bank, ...]:
-        """Build one bank of slots per H3 box, with the limit of hosts of its mode.
+        """Build one bank of slots per H3 box, with the host limit of the box's mode.
 
         Nothing is known about positions in a box, so any host with a port can use any of its devices.
         """
@@ -292,7 +292,7 @@ class BoxLayout:
         return build_banks_by_mode((device.location for device in devices), list_cabled_hosts, self.options.modes)
 
     def build_planned_pool(self) -> tuple[tuple[Device, ...], tuple[Bank, ...]]:
-        """Build the devices and banks that a plan is based on, from the pool of the system file.
+        """Build the devices and banks on which a plan is based, from the pool of the system file.
 
         Devices without a box are distributed evenly.
         """
@@ -313,14 +313,14 @@ def _parse_slot(device: Device) -> int:
 
 
 def _belongs_to_program(slot: DeviceSlot | None, host: str) -> bool:
-    """Return True if a device is on a host because of a lease, or is still on the host where it was found."""
+    """Return True if a lease put the device on the host, or if the host is where the device was found."""
     return slot is not None and ((slot.lease is not None and slot.host == host) or slot.found == host)
 
 
 class H3ControlPlane(ControlPlane):
     """Control plane of H3 Falcon boxes.
 
-    Boxes have no field for a tag, so only the state file shows which lease has a device.
+    Boxes have no field for a tag, so only the state file shows which lease holds a device.
     """
 
     marks_leases = False
@@ -349,7 +349,7 @@ class H3ControlPlane(ControlPlane):
         self._rehearsed_detachments: set[str] = set()
 
     def describe_capabilities(self) -> Capabilities:
-        """Return the capabilities of the boxes, with the number of listed GPUs as the limit per host."""
+        """Return the capabilities of the boxes, with the number of listed GPUs as the limit for each host."""
         gpu_count = sum(len(listing.gpus) for _, listing in self._readings.values())
         return Capabilities(
             max_devices_per_host=max(1, gpu_count), gives_host_id=True, tells_models=False, note=CAPABILITIES_NOTE
@@ -358,7 +358,7 @@ class H3ControlPlane(ControlPlane):
     def read_view(self) -> FabricView:
         """Read all H3 boxes in parallel and return the view of their devices.
 
-        The reading after the last change is used once, if it is recent, to read back the new composition.
+        A recent reading that was taken after the last change is reused once, to read back the new composition.
         """
         detached_before = self._state.read().detached
         self._rehearsed_detachments = set()
@@ -377,7 +377,7 @@ class H3ControlPlane(ControlPlane):
         return self._layout.build_view(listings, {**detached_before, **state.detached}, state.devices)
 
     def _read_box(self, box: str) -> BoxListing:
-        """Read an H3 box and keep the listing and its time."""
+        """Read an H3 box, and keep the listing together with the time of the reading."""
         listing = self._boxes[box].read_confirmed()
         self._readings[box] = (time.monotonic(), listing)
         return listing
@@ -390,17 +390,17 @@ class H3ControlPlane(ControlPlane):
         )
 
     def list_banks(self, view: FabricView) -> Sequence[Bank]:
-        """Return one bank of slots per H3 box, with the limit of hosts of its mode."""
+        """Return one bank of slots per H3 box, with the host limit of the box's mode."""
         return self._layout.build_banks(view.devices)
 
     def build_planned_pool(
         self, pool: Sequence[PoolSpec], hosts: Sequence[str]
     ) -> tuple[Sequence[Device], Sequence[Bank]]:
-        """Return the devices and banks that a plan is based on, from the system file alone."""
+        """Return the devices and banks on which a plan is based, using only the system file."""
         return self._layout.build_planned_pool()
 
     def list_unreachable_drawers(self) -> Mapping[tuple[str, str], str]:
-        """Return the reason, by box and host, for each host whose port the box does not list."""
+        """Return, by box and host, the reason why a host cannot reach a box: the box does not list the host's port."""
         reasons: dict[tuple[str, str], str] = {}
         for box, (_, listing) in self._readings.items():
             port_names = ", ".join(sorted(listing.ports))
@@ -446,7 +446,7 @@ class H3ControlPlane(ControlPlane):
             )
 
     def _attach_device(self, name: str, host: str) -> list[str]:
-        """Attach one free device of an H3 box to a host, and return the errors of answers that were lost.
+        """Attach one free device of an H3 box to a host, and return the errors of lost answers.
 
         If the box gave no result, the request is sent once more. Raises Conflict if a host has the device, Incompatible if the
         port of the host does not exist, ProtocolViolation if the box reports a result but does not show the device there,
@@ -536,7 +536,7 @@ class H3ControlPlane(ControlPlane):
             return self._read_box(box)
 
     def _send_order(self, operation: Operation, box: str, send: Callable[[], str], lost_answers: list[str]) -> str:
-        """Send a changing request to an H3 box, time it, and return the result that the box reports.
+        """Send a request that changes an H3 box, time it, and return the result that the box reports.
 
         Return "" if the box gave no result. The error is then added to `lost_answers`.
 
@@ -592,7 +592,7 @@ class H3ControlPlane(ControlPlane):
             state.detached[name] = DetachedDevice(called=gpu.gid, port=str(gpu.port), others=gid_by_uuid)
 
     def _forget_detached(self, name: str) -> None:
-        """Remove a device that is attached again from the detached devices in the state file."""
+        """Remove a reattached device from the detached devices in the state file."""
         if name in self._state.read().detached:
             with self._state.edit() as state:
                 del state.detached[name]
@@ -605,7 +605,7 @@ def _build_partial_failure(
     errors: Mapping[str, FabricError],
     stuck_ids: Sequence[str] = (),
 ) -> PartialFailure:
-    """Build the error for a change that succeeded for some devices only, with the error of each failed device."""
+    """Build the error for a change that succeeded for only some devices, with the error of each failed device."""
     message = "; ".join(f"{name}: {error}" for name, error in errors.items())
     return PartialFailure(
         f"{change.tag.lease_id}: some devices could not be {action}: {message}", done_ids, (*errors, *stuck_ids)

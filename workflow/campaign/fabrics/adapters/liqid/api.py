@@ -69,11 +69,11 @@ class LiqidOptions(ControlPlaneOptions):
 
 
 class MatrixRefusal(FabricError):
-    """Refusal of a request by the Liqid Matrix. The request changed nothing."""
+    """Error for a request that the Liqid Matrix refused. Nothing was changed."""
 
     @property
     def is_busy(self) -> bool:
-        """True if another edit on the Matrix is the reason of the refusal."""
+        """True if another edit on the Matrix is the reason for the refusal."""
         return snapshot.is_busy_message(str(self))
 
     def mentions_number(self, number: object) -> bool:
@@ -82,7 +82,7 @@ class MatrixRefusal(FabricError):
 
 
 class ReadRefused(MatrixRefusal, Refused):
-    """Refusal of a read request by the Matrix. A retry does not help."""
+    """Error for a read request that the Matrix refused. A retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class LiqidApi:
         self._base_path = "" if self.client.base.endswith(BASE_PATH) else BASE_PATH
 
     def get_data(self, path: str, **params: Any) -> tuple[Any, ...]:
-        """Send a GET request to the Liqid Matrix and return the data of the answer.
+        """Send a GET request to the Liqid Matrix and return the data in its answer.
 
         Raises MatrixRefusal if the Matrix refuses the request, ProtocolViolation if the answer is not a list.
 
@@ -128,14 +128,14 @@ class LiqidApi:
         return envelope.data
 
     def read_location(self) -> MatrixLocation:
-        """Return the coordinates and fabric id of the Liqid Matrix, which are read once."""
+        """Return the coordinates and fabric id of the Liqid Matrix, which are read only once."""
         if self._location is None:
             coordinates = next(iter(self.get_data("coordinates")), {"rack": 0, "shelf": 0, "node": 0})
             self._location = MatrixLocation(coordinates, snapshot.find_first_number(self.get_data("fabric/id")) or 1)
         return self._location
 
     def send_change(self, method: str, path: str, body: Any = None) -> tuple[Any, ...]:
-        """Send a change to the Liqid Matrix, wait until it is done, and return the data of the answer.
+        """Send a change to the Liqid Matrix, wait until it is done, and return the data in the answer.
 
         A rehearsal does not wait. Raises MatrixRefusal or OutcomeUnknown.
         """
@@ -156,7 +156,7 @@ class LiqidApi:
         return data
 
     def try_change(self, method: str, path: str, body: Any = None) -> None:
-        """Send a change that only cleans up, and ignore a failure."""
+        """Send a change that only cleans up, ignoring any failure."""
         with suppress(FabricError):
             self.send_change(method, path, body)
 
@@ -198,7 +198,7 @@ class LiqidApi:
 
         Args:
             group: the group, as the Matrix lists it.
-            cancel_existing: cancel an edit that already exists, because a dead process of this lease left it.
+            cancel_existing: True to cancel an existing edit that a dead process of this lease left behind.
         """
         body = self.build_pool_body(group)
         self._begin_edit("pool/edit", "pool/cancel", body, lambda error: cancel_existing)
@@ -239,7 +239,7 @@ class LiqidApi:
             begin_path: path of the request that begins the edit.
             cancel_path: path of the request that cancels it.
             body: body of both requests.
-            may_cancel: function that decides, from the refusal, if the existing edit may be cancelled.
+            may_cancel: function that decides from the refusal whether the existing edit may be cancelled.
         """
         try:
             try:
@@ -254,7 +254,7 @@ class LiqidApi:
             raise
 
     def _send_with_login(self, send: Callable[[], Answer]) -> Answer:
-        """Send a request, and log in before it or again after it if the Matrix does not accept the session."""
+        """Send a request, logging in first if necessary, and repeat it after a new login if the Matrix rejects the session."""
         if not self.client.authorization:
             self._log_in()
         answer = send()
@@ -297,7 +297,7 @@ class LiqidApi:
     def _create_digest_key(self, account: Login) -> tuple[str, str]:
         """Replace the digest key of the session label, and return (message of the Matrix, new key).
 
-        The key is empty if the Matrix gave none.
+        The key is empty if the Matrix returned none.
         """
         self.client.authorization = {}
         self.client.add_secret(account.password)
@@ -319,7 +319,7 @@ class LiqidApi:
     def _wait_until_done(self, operation: str, path: str) -> None:
         """Poll an operation that the Liqid Matrix has accepted until it is done.
 
-        Raises MatrixRefusal if the operation failed, OutcomeUnknown if it cannot be followed.
+        Raises MatrixRefusal if the operation failed, OutcomeUnknown if its progress cannot be followed.
 
         Args:
             operation: name of the operation, for messages.

@@ -41,14 +41,14 @@ from campaign.fabrics.errors import (
 from campaign.fabrics.http.response import get_nested
 
 POOL_EDIT_HANDLE = "pool/edit"
-"""Handle of a lease that edits or has edited its group's pool. A later edit of this pool may be its own."""
+"""Handle of a lease that edits or has edited its group's pool. An edit of this pool that is found later may be its own."""
 
 
 @dataclass
 class HostAssignment:
-    """Devices that one host of a lease gets, with the Liqid machine that holds them.
+    """Devices assigned to one host of a lease, with the Liqid machine that holds them.
 
-    devices: compute device of the host first. machine: existing or newly created machine, or None.
+    devices: the host's compute device comes first. machine: existing or newly created machine, or None if there is none yet.
     """
 
     host: str
@@ -72,7 +72,7 @@ class HostAssignment:
 def plan_assignments(change: LeaseChange, snapshot: MatrixSnapshot, group: MatrixObject | None) -> list[HostAssignment]:
     """Assign the devices of a lease to Liqid machines, one machine per host. Pure.
 
-    Raises NoMatch if the Matrix lacks a device, Conflict, with the holders, if other users have devices.
+    Raises NoMatch if a device is missing from the Matrix, and Conflict (with the holders) if other users hold devices.
 
     Args:
         change: devices by host.
@@ -122,7 +122,7 @@ def _find_other_holder(
 
 
 class Attachment:
-    """Composition of one lease on a Liqid Matrix, in progress.
+    """Composition in progress for one lease on a Liqid Matrix.
 
     attached_ids: names of devices that are connected. assignments: devices and machine of each host.
     """
@@ -146,7 +146,7 @@ class Attachment:
             raise Incompatible(f"{rule}. Set `group` to one of them, or set `create_group: true`", rule)
 
     def run(self) -> None:
-        """Mark the devices of the lease, create its machines and connect the devices.
+        """Mark the devices of the lease, create its machines, and connect the devices.
 
         Raises Busy if another edit is in the way before any device is connected; the caller must then undo the steps done so
         far. Raises PartialFailure if the Matrix refuses a step later.
@@ -195,7 +195,7 @@ class Attachment:
             self._connect_devices(assignment, group, statuses)
 
     def _ensure_group(self) -> MatrixObject:
-        """Return the campaign's group on the Liqid Matrix, and create it if it is missing."""
+        """Return the campaign's group on the Liqid Matrix, creating it if it is missing."""
         if self._group is None:
             location, name = self.api.read_location(), self.options.group
             group_number = find_first_number(self.api.get_data("group/nextid"))
@@ -356,13 +356,13 @@ def _parse_id(record: MatrixObject, key: str = "grp_id") -> int:
 
 
 class Detachment:
-    """Release of one lease on a Liqid Matrix, in progress.
+    """Release in progress of one lease on a Liqid Matrix.
 
     stuck_names: names of devices that the Matrix did not release.
     """
 
     def __init__(self, api: LiqidApi, options: LiqidOptions, snapshot: MatrixSnapshot, change: LeaseChange) -> None:
-        """Prepare the release of the lease of a change."""
+        """Prepare to release the lease that a change refers to."""
         self.api, self.options, self.snapshot, self.change = api, options, snapshot, change
         self.stuck_names: set[str] = set()
         self._group = snapshot.find_group(options.group)
@@ -399,7 +399,7 @@ class Detachment:
         return tuple(sorted(self.stuck_names))
 
     def _find_machines(self) -> dict[int, MatrixObject]:
-        """Return the Liqid machines of this lease by number. Their names identify them, because no other user gives such names."""
+        """Return the Liqid machines of this lease by number, identified by names that only this program uses."""
         hosts = dict.fromkeys((*self.change.hosts, *self.snapshot.hosts.values()))
         names = {make_machine_name(self.change.tag.lease_id, host) for host in hosts}
         return {
@@ -411,8 +411,8 @@ class Detachment:
     def _find_devices(self, machines: Iterable[int]) -> list[LiqidDevice]:
         """Return the devices of this lease.
 
-        They carry its mark. Without any mark, devices in its machines count if the lease claimed them or if they are compute
-        devices.
+        These are the devices with the lease's mark. Unmarked devices in its machines also count if the lease claimed them or if
+        they are compute devices.
         """
         lease_id, machine_numbers = self.change.tag.lease_id, set(machines)
         claimed_names = {name for names in self.change.hosts.values() for name in names}
@@ -450,7 +450,7 @@ class Detachment:
             self.stuck_names.update(device.name for device in own_devices)
 
     def _delete_machine(self, machine: MatrixObject) -> None:
-        """Delete a machine of this lease. If an edit of a dead process is in the way, cancel it first."""
+        """Delete a machine of this lease. An edit that a dead process left behind is cancelled first."""
         path = f"machine/{get_nested(machine, 'mach_id')}"
         try:
             self.api.send_change("DELETE", path)
@@ -498,7 +498,7 @@ class Detachment:
             self.stuck_names.update(device.name for device in devices)
 
     def _remove_marks(self, lease_devices: Iterable[LiqidDevice], machines: dict[int, MatrixObject]) -> None:
-        """Remove this lease's marks from devices that are free or belong to other users by now.
+        """Remove this lease's marks from devices that are now free or belong to other users.
 
         All other devices are stuck and keep their marks.
         """
@@ -518,7 +518,7 @@ class Detachment:
                 self.stuck_names.add(device.name)
 
     def _read_current_devices(self) -> dict[str, LiqidDevice]:
-        """Read the current group and machine of every device, by name of the device.
+        """Read the current group and machine of every device, by device name.
 
         In a rehearsal, all devices are assumed to be free. Raises OutcomeUnknown if the Matrix does not answer.
         """

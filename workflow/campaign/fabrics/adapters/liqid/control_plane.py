@@ -38,7 +38,7 @@ from campaign.spec.site_hardware import HostSpec, PoolSpec
 class LiqidControlPlane(ControlPlane):
     """Control plane of a Liqid Matrix.
 
-    The snapshot of a view is used by the next change and then dropped, so that nothing is read twice in a row.
+    The snapshot of a view is used by the next change and then dropped, so that nothing is read twice in succession.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class LiqidControlPlane(ControlPlane):
         handles: dict[str, str] = {}
 
         def remember_handle(name: str, handle: str) -> None:
-            """Remember a handle both in the state file and for undoing this composition."""
+            """Remember a handle in the state file and for undoing this composition."""
             handles[name] = handle
             remember(name, handle)
 
@@ -120,14 +120,14 @@ class LiqidControlPlane(ControlPlane):
         return Detachment(self._api, self._options, self._take_snapshot(), change).run()
 
     def _take_snapshot(self) -> MatrixSnapshot:
-        """Return the snapshot of the last view once, or read a new one."""
+        """Return the snapshot of the last view and forget it, or read a new one."""
         snapshot, self._last_snapshot = self._last_snapshot, None
         return snapshot if snapshot is not None else self._read_snapshot()
 
     def close(self) -> None:
         """Keep the session open.
 
-        Another process of this campaign may use its label, and a new login would end that session.
+        Another process of this campaign may use the same label, and a new login would end that session.
         """
 
 
@@ -147,7 +147,7 @@ def build_view(snapshot: MatrixSnapshot) -> FabricView:
 
 
 def _read_p2p_by_host(snapshot: MatrixSnapshot) -> dict[str, bool]:
-    """Return the peer-to-peer state (on or off) of the machine of each host, by host. Unknown states are left out."""
+    """Return whether peer-to-peer is on in each host's machine, by host. Unknown states are left out."""
     p2p_by_word = {"on": True, "off": False}
     p2p_by_machine = {
         machine_number: p2p_by_word.get(str(get_nested(machine, "p2p")).lower())
@@ -176,7 +176,7 @@ def _find_attachments(liqid_device: LiqidDevice, snapshot: MatrixSnapshot) -> Se
 def _build_device(
     liqid_device: LiqidDevice, snapshot: MatrixSnapshot, location: str, attached_to: str | None
 ) -> Device:
-    """Build the device of a view from a device of a Liqid Matrix."""
+    """Convert a device of a Liqid Matrix to a device of the fabric view."""
     is_inconsistent = liqid_device.name in snapshot.inconsistent_devices
     holder = snapshot.find_holder(liqid_device)
     return Device(
@@ -205,7 +205,7 @@ def _determine_state(liqid_device: LiqidDevice, holder: str | None) -> DeviceSta
 
 
 def _find_host_holders(snapshot: MatrixSnapshot) -> dict[str, str]:
-    """Return the holder of each host that is held, by host.
+    """Return the holder of each held host, by host.
 
     A host without a compute device on the Matrix gets an explanation as its holder.
     """
@@ -226,7 +226,7 @@ def _find_host_holders(snapshot: MatrixSnapshot) -> dict[str, str]:
 def read_snapshot(api: LiqidApi, hosts: Mapping[str, str], groups: Sequence[Any] = ()) -> MatrixSnapshot:
     """Read all machines, groups and devices of a Matrix into a snapshot.
 
-    The number of requests does not depend on the number of devices. It takes one more request per machine of this program.
+    The number of requests does not depend on the number of devices. Each machine of this program takes one additional request.
 
     Args:
         api: client of the Matrix.

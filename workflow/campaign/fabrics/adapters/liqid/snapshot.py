@@ -54,7 +54,7 @@ _BROKEN_STATE = re.compile(r"fail|fault|error|offline|missing", re.IGNORECASE)
 class Envelope:
     """Envelope of an answer.
 
-    code: 0 means success. errors: messages of errors. data: requested objects, always a list.
+    code: 0 means success. errors: error messages. data: requested objects, always a list.
     """
 
     code: int
@@ -68,7 +68,7 @@ class Envelope:
 
     @property
     def message(self) -> str:
-        """Messages of all errors, or the code if there are none."""
+        """All error messages, or the code if there are none."""
         return "; ".join(self.errors) or f"code {self.code}"
 
 
@@ -84,7 +84,7 @@ def parse_envelope(body: object) -> Envelope | None:
 
 
 def _as_list(value: object) -> list[Any]:
-    """Return a value as a list, which is empty for None."""
+    """Return a value as a list, or an empty list for None."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
@@ -131,8 +131,8 @@ def find_first_number(data: Iterable[Any]) -> int | None:
 class LiqidDevice:
     """Device as a Liqid Matrix shows it.
 
-    path: its part of an address, such as "gpu" or "compute". text: user description, unchanged. group: number of its group, or
-    None in the free pool of the system. machine: number of its machine, or None in the free pool of the group.
+    path: word for its type in addresses, such as "gpu" or "compute". text: user description, unchanged. group: number of its
+    group, or None in the free pool of the system. machine: number of its machine, or None in the free pool of the group.
     """
 
     name: str
@@ -163,13 +163,13 @@ class LiqidDevice:
 def make_machine_name(lease_id: str, host: str) -> str:
     """Make the name of the Liqid machine that a lease creates for a host.
 
-    It has letters and digits only and is always the same for the same lease and host.
+    The name consists of letters and digits, and is always the same for the same lease and host.
     """
     return f"cc{hashlib.sha256(f'{lease_id}/{host}'.encode()).hexdigest()[:14]}"
 
 
 def is_machine_name(name: object) -> bool:
-    """Return True if a lease of this program may have given this name to a Liqid machine."""
+    """Return True if a machine name has the form that leases of this program use."""
     return isinstance(name, str) and _MACHINE_NAME.fullmatch(name) is not None
 
 
@@ -180,7 +180,7 @@ def add_mark(text: str, tag: Tag) -> str:
 
 
 def split_mark(text: str) -> tuple[str, Tag | None]:
-    """Split a user description into the text of other users and the lease tag, or None if there is no mark."""
+    """Split a user description into other users' text and the lease tag (None if there is no mark)."""
     user_text, _, mark = text.rpartition(_MARK_SEPARATOR)
     tag = lease_tag.decode_tag(mark)
     return (text, None) if tag is None else (user_text, tag)
@@ -221,7 +221,7 @@ def parse_device(predevice: MatrixObject, info: MatrixObject | None) -> LiqidDev
 
 
 def _text_or_empty(value: object) -> str:
-    """Return a text value, or an empty text for placeholders such as "n/a" and for values of other types."""
+    """Return a text value, or an empty string for placeholders such as "n/a" and for values of other types."""
     return value if isinstance(value, str) and value.lower() not in ("n/a", "null", "none") else ""
 
 
@@ -281,7 +281,7 @@ class MatrixSnapshot:
     def list_hosts_in(self, machine: int) -> list[str]:
         """Return the names of the hosts in the machine with this number. Normally there is one.
 
-        The name is that of the system file, or that of the Matrix if the system file has none.
+        Names come from the system file, or from the Matrix for hosts that the system file does not list.
         """
         return [
             self.hosts.get(device.name, device.name) for device in self.list_devices_in(machine) if device.is_compute

@@ -41,13 +41,13 @@ _MIN_POLL_INTERVAL_S, _MAX_POLL_INTERVAL_S = 0.05, 60.0
 
 
 class ResourceMissingError(FabricError):
-    """Answer that the service does not have a resource (404, 410)."""
+    """Error for a resource that the service does not have (404, 410)."""
 
 
 def strip_origin(uri: str) -> str:
     """Remove scheme and host from the address of a Redfish resource.
 
-    Services use any name for themselves, and the session token must not be sent to another host.
+    Services may call themselves by any name, and the session token must not be sent to another host.
     """
     split = urlsplit(uri)
     return split.path + (f"?{split.query}" if split.query else "")
@@ -56,7 +56,7 @@ def strip_origin(uri: str) -> str:
 def get_reference_path(reference: Any) -> str | None:
     """Return the path in a Redfish reference {"@odata.id": ..}, or None for anything else.
 
-    `href`, which old services use, is accepted.
+    `href`, which old services use, is also accepted.
     """
     address = get_nested(reference, "@odata.id") or get_nested(reference, "href")
     return strip_origin(address) if isinstance(address, str) and address else None
@@ -97,7 +97,7 @@ def find_next_page(collection: Json) -> str | None:
 class ServiceMessage:
     """One message in an answer of a Redfish service.
 
-    token: last word of its id, such as `ResourceBlockInUse`, or "" if the service sent only text.
+    token: last word of its message id, such as `ResourceBlockInUse`, or "" if the service sent only text.
     """
 
     token: str
@@ -167,7 +167,7 @@ def needs_login(answer: Answer) -> bool:
 
 
 def build_error(answer: Answer, operation: str) -> FabricError:
-    """Convert an unsuccessful answer to a changing request into the matching FabricError.
+    """Convert an unsuccessful answer to a request that changes something into the matching FabricError.
 
     Args:
         answer: answer with a status other than 2xx.
@@ -209,12 +209,12 @@ def build_read_error(answer: Answer, operation: str) -> FabricError:
 
 
 def _find_holders(messages: tuple[ServiceMessage, ...]) -> dict[str, None]:
-    """Return the holders that messages name, which are their second and further arguments, in order and without repetition."""
+    """Return the holders that messages name, which are their second and later arguments, in order without duplicates."""
     return dict.fromkeys(argument for message in messages for argument in message.arguments[1:])
 
 
 def _format_messages(messages: tuple[ServiceMessage, ...]) -> str:
-    """Join the messages of an answer to one line, without repetition."""
+    """Join the messages of an answer into one line, without duplicates."""
     lines = [": ".join(part for part in (message.token, message.text) if part) for message in messages]
     return "; ".join(dict.fromkeys(line for line in lines if line)) or "(empty)"
 

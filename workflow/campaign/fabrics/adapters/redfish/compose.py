@@ -32,7 +32,7 @@ from campaign.fabrics.http.response import get_mapping, get_nested
 
 
 class HostPower:
-    """Power control of hosts, which are off while their devices change (ComputerSystem.Reset).
+    """Power control for hosts, which must be off while their devices change (ComputerSystem.Reset).
 
     It does nothing unless `attach_mode` is `powered_off`.
     """
@@ -81,19 +81,19 @@ class HostPower:
 
 
 class SystemComposer:
-    """Composition and deletion of the systems of one lease's change, host by host."""
+    """Composer that creates and deletes the systems of one lease's change, host by host."""
 
     def __init__(
         self, service: RedfishService, service_view: ServiceView, options: RedfishOptions, change: LeaseChange
     ) -> None:
-        """Prepare the composition or deletion of the systems of one change."""
+        """Prepare to compose or delete the systems of one change."""
         self._service, self._service_view, self._change = service, service_view, change
         self._power = HostPower(service, options)
 
     def compose_system(self, host: str, host_block: ResourceBlock, remember: RememberHandle) -> None:
-        """Compose a Redfish system of a host's block and its devices, unless an earlier attempt has composed it.
+        """Compose a Redfish system from a host's block and devices, unless an earlier attempt has composed it.
 
-        Raises PartialFailure if the earlier system lacks devices.
+        Raises PartialFailure if the earlier system is missing devices.
 
         Args:
             host: name of the host.
@@ -139,7 +139,7 @@ class SystemComposer:
         return None if path is None or path in reading.systems or path == reading.systems_path else path
 
     def _read_new_system(self, path: str, body: Any) -> resources.ComputerSystem | None:
-        """Return the new system as the service shows it, or None if the service does not show it."""
+        """Return the new system as the service reports it, or None if the service does not report it."""
         if get_nested(body, "SystemType") is None and not self._service.client.is_rehearsing:
             with suppress(FabricError):
                 body = self._service.find_resource(path)
@@ -176,7 +176,7 @@ class SystemComposer:
         )
 
     def _request_system(self, host: str, blocks: Collection[str]) -> Answer:
-        """Send the request that composes a Redfish system of the blocks at these paths, and return the answer.
+        """Send the request that composes a Redfish system from the blocks at these paths, and return the answer.
 
         If the service refuses the Description, the request is sent again without it.
         """

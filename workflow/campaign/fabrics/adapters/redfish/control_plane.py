@@ -38,7 +38,7 @@ class RedfishControlPlane(ControlPlane):
         self._last_view: ServiceView | None = None
 
     def describe_capabilities(self) -> Capabilities:
-        """Return the capabilities of the service, with limits from its zones as far as they were read."""
+        """Return the capabilities of the service, with the limits of its zones if they have been read."""
         zones = self._last_view.reading.zones if self._last_view is not None else ()
         limits = [limit for zone in zones if (limit := dict(zone.limits).get("MaxProcessor")) is not None]
         return Capabilities(

@@ -44,7 +44,7 @@ _HEALTH_BY_SEVERITY: tuple[Health, ...] = ("ok", "warning", "critical")
 class BlockUse:
     """Use of a resource block by one system.
 
-    other_holders: further holders of the block, other than systems that both ends name.
+    other_holders: further holders of the block, apart from systems that both ends confirm.
     """
 
     state: DeviceState
@@ -76,7 +76,7 @@ class ServiceView:
         return next((self.reading.systems[path] for path in lease_paths), None)
 
     def list_lease_hosts(self, lease_id: str) -> tuple[str, ...]:
-        """Return all hosts for which a lease has a system, even if the system does not list the host's block."""
+        """Return all hosts for which a lease has a system, including those whose block the system does not list."""
         return tuple(
             leased_system.host
             for leased_system in self.leased_systems.values()
@@ -146,7 +146,7 @@ def _find_blocks_by_name(blocks: Iterable[ResourceBlock], name: str) -> list[Res
 def _find_host_name(
     system: ComputerSystem, hosts: Mapping[str, ResourceBlock], leases_by_system: Mapping[str, SystemOwner]
 ) -> str:
-    """Return the host name of a Redfish system in the system file, or a description of the system if it has none."""
+    """Return the system file's host name for a Redfish system, or a description of the system if there is none."""
     host_name = next((host for host, block in hosts.items() if block.uri in system.blocks), None)
     if host_name is not None:
         return host_name
@@ -168,7 +168,7 @@ def _list_pooled_parts(
 ) -> Iterator[tuple[str, tuple[ResourceBlock, BlockPart]]]:
     """Yield (fabric id, (block, part)) for each part of a block that is not a host.
 
-    A block of two GPUs is two devices, which are attached and detached together.
+    A block with two GPUs counts as two devices, which are attached and detached together.
     """
     for block in sorted(reading.blocks.values(), key=lambda block: _natural_sort_key(block.id)):
         if block.is_host or block.uri in hosts:
@@ -179,7 +179,7 @@ def _list_pooled_parts(
 
 
 def _build_device(name: str, block: ResourceBlock, part: BlockPart, use: BlockUse, location: str) -> Device:
-    """Build the device of a view from a part of a block and one use of the block."""
+    """Build a device of the fabric view from one part and one use of a block."""
     return Device(
         fabric_id=name,
         kind=part.kind,
@@ -202,7 +202,7 @@ def _determine_uses(
     host_by_system: Mapping[str, str],
     leases_by_system: Mapping[str, SystemOwner],
 ) -> Sequence[BlockUse]:
-    """Return all uses of a resource block, one per system that has it, those by leases first.
+    """Return all uses of a resource block, one per system that contains it, with the uses by leases first.
 
     Args:
         reading: reading of the service.
@@ -227,7 +227,7 @@ def _determine_uses(
 
 
 def _determine_free_state(block: ResourceBlock) -> DeviceState:
-    """Return the state of a resource block that no system has."""
+    """Return the state of a resource block that no system contains."""
     if block.state in (None, "Unused"):
         return "unavailable" if not block.is_enabled else "reserved" if block.is_reserved else "free"
     return _DEVICE_STATE_BY_COMPOSITION_STATE.get(block.state, "unknown")
@@ -325,7 +325,7 @@ def find_rule_violation(service_view: ServiceView, change: LeaseChange) -> str |
 
 
 def _check_zone_limits(zone: ResourceZone, counts: Mapping[str, int]) -> str | None:
-    """Return the limit of a zone that these numbers of blocks by type break, or None if they are allowed."""
+    """Return the zone limit that these block counts (by type) violate, or None if they are allowed."""
     limits = dict(zone.limits)
     for kind, count in counts.items():
         if count > limits.get(f"Max{kind}", count):
@@ -389,7 +389,7 @@ def get_handle_path(handle: str) -> str | None:
 
 
 def find_lease_by_name(system: ComputerSystem) -> SystemOwner | None:
-    """Return the lease in the Name or Id of a Redfish system, or None if there is none.
+    """Return the lease named in the Name or Id of a Redfish system, or None if there is none.
 
     Physical systems never belong to a lease, even if their name has one.
     """

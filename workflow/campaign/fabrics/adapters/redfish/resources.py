@@ -43,7 +43,7 @@ _KIND_BY_BLOCK_TYPE = {"Processor": "gpu", "Storage": STORAGE_KIND, "Network": N
 class ResourceBlock:
     """Resource block of a Redfish service.
 
-    parts: (kind, reference or complete resource). composition_count: number of systems that have the block.
+    parts: (kind, reference or complete resource). composition_count: number of systems that contain the block.
     """
 
     uri: str
@@ -62,12 +62,12 @@ class ResourceBlock:
 
     @property
     def is_host(self) -> bool:
-        """True for a block that is the compute block of a host."""
+        """True if this is the compute block of a host."""
         return bool(HOST_BLOCK_TYPES & set(self.types)) or (not self.types and bool(self.own_systems))
 
     @property
     def kind(self) -> str:
-        """Kind of a block whose parts do not show it, derived from its type."""
+        """Kind derived from the type of the block, for blocks whose parts do not show it."""
         return next((_KIND_BY_BLOCK_TYPE.get(block_type, block_type.lower()) for block_type in self.types), "block")
 
 
@@ -90,7 +90,7 @@ class ComputerSystem:
 
     @property
     def is_physical(self) -> bool:
-        """True for a physical system, in contrast to a composed one."""
+        """True if the system is physical rather than composed."""
         return self.type == "Physical"
 
 
@@ -148,7 +148,7 @@ def parse_block(body: Json) -> ResourceBlock:
 
 
 def _parse_identity(body: Json) -> tuple[str, str, str]:
-    """Return (address, Id, Name) of a Redfish resource. A slash at the end of the address is removed."""
+    """Return (address, Id, Name) of a Redfish resource. A trailing slash of the address is removed."""
     path = (get_reference_path(body) or "").rstrip("/")
     return path, str(body.get("Id") or path.rpartition("/")[2]), get_text(body, "Name") or ""
 
@@ -260,9 +260,9 @@ def parse_health(status: Json) -> Health:
 
 
 def parse_paths(references: Any) -> tuple[str, ...]:
-    """Return the addresses in Redfish references, without repetition.
+    """Return the addresses in Redfish references, without duplicates.
 
-    A slash at their end, which some services add, is removed.
+    A trailing slash, which some services add, is removed.
     """
     members = references.get("Members") if isinstance(references, Mapping) and "Members" in references else references
     return tuple(dict.fromkeys(path.rstrip("/") for path in get_reference_paths(members)))
@@ -305,7 +305,7 @@ class ServiceReading:
     def find_listing_systems(self, block: ResourceBlock) -> frozenset[str]:
         """Return the addresses of the systems that list a resource block.
 
-        `systems` of the block is the opposite direction.
+        The opposite direction is `systems` of the block.
         """
         return self._systems_by_block.get(block.uri, frozenset())
 
@@ -319,7 +319,7 @@ def _group_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
 
 
 class ServiceReader:
-    """Repeated reader of one Redfish service.
+    """Reader for repeated readings of one Redfish service.
 
     If the service supports $expand, all blocks and systems take two requests. Data that cannot change are read only once.
     """
@@ -356,7 +356,7 @@ class ServiceReader:
     def _read_part(self, kind: str, body: Json) -> BlockPart:
         """Return a part of a block, as expanded by the service or as first read.
 
-        A part as first read has no link and health, because they may have changed since.
+        For a part as first read, link and health are left out, because they may have changed since.
         """
         path = get_reference_path(body)
         if path is None or set(body) - {"@odata.id", "@odata.type"}:

@@ -64,11 +64,11 @@ class RedfishOptions(ControlPlaneOptions):
 class RedfishService:
     """Client of one Redfish service.
 
-    It logs in before the first request other than the service root, and once more when the session is not valid any more.
+    It logs in before the first request other than the service root, and once more when the session is no longer valid.
     """
 
     def __init__(self, client: HttpClient, auth: Authentication = "session", *, poll_s: float = 1.0) -> None:
-        """Create the client, which sends nothing yet.
+        """Create the client without sending a request.
 
         Args:
             client: HTTP client of the service.
@@ -84,7 +84,7 @@ class RedfishService:
         self._max_expand_levels = 2
 
     def read_root(self) -> dict[str, Any]:
-        """Return the Redfish service root, which is read once.
+        """Return the Redfish service root, which is read only once.
 
         It is the only resource that needs no session, except on services that demand one for it too.
         """
@@ -188,11 +188,11 @@ class RedfishService:
         return f"?$expand={option}($levels={levels})" if supports_levels else f"?$expand={option}"
 
     def _get_answer(self, path: str) -> Answer:
-        """Send a GET request, with a login if necessary, and return the answer."""
+        """Send a GET request, logging in if necessary, and return the answer."""
         return self._send_with_login(lambda: self.client.get(path))
 
     def _send_with_login(self, send: Callable[[], Answer]) -> Answer:
-        """Send a request, and log in before it or again after it if the session is not valid."""
+        """Send a request, logging in first if necessary, and repeat it after a new login if the session is not valid."""
         if not self._is_logged_in:
             self._log_in(self.read_root())
         answer = apply_status_in_body(send())
@@ -204,7 +204,7 @@ class RedfishService:
     def _parse_resource(self, answer: Answer, path: str) -> dict[str, Any]:
         """Return the JSON object in the answer to a GET request.
 
-        Raises ResourceMissingError if the object is an error, and the error of a refusal.
+        Raises ResourceMissingError if the object describes an error, or the error that matches a refusal.
         """
         operation = f"GET {self.client.base}{path}"
         if not answer.is_success:
@@ -218,8 +218,8 @@ class RedfishService:
         """Send a change to the Redfish service, wait until it is done, and return its final answer (2xx).
 
         If the operation ran as a task, the final answer is that of the operation, not of the task. A service that demands a
-        version for a deletion (428) is sent `If-Match: *`. A 2xx is no evidence of a change. Raises the error of a refusal (see
-        `answers`), or OutcomeUnknown if the answer or the task was lost.
+        version for a deletion (428) is sent `If-Match: *`. A 2xx is no evidence of a change. Raises the error that matches a
+        refusal (see `answers`), or OutcomeUnknown if the answer or the task was lost.
 
         Args:
             method: HTTP method.
@@ -240,7 +240,7 @@ class RedfishService:
     def _send_change_once(
         self, method: str, path: str, body: Any, headers: dict[str, str], rehearsal_body: Any
     ) -> Answer:
-        """Send a changing request once, with a login if necessary, and return the answer."""
+        """Send a single request that changes something, logging in if necessary, and return the answer."""
         return self._send_with_login(
             lambda: self.client.send_change(method, path, body, headers=headers, rehearsal_body=rehearsal_body)
         )
