@@ -114,7 +114,7 @@ def test_an_edited_program_is_not_what_was_measured(
     given = ("report", campaign, "--results", there / "results", "--output")
     assert "was edited" not in run(*given, tmp_path / "before.html")
     (there / "config" / "workloads" / "bench.py").write_text("print('rate: 2')\n")
-    assert "bench.py: was edited after it was measured" in run(*given, tmp_path / "after.html")
+    assert "bench.py: the file was edited after the measurement" in run(*given, tmp_path / "after.html")
     assert (tmp_path / "before.html").read_bytes() == (tmp_path / "after.html").read_bytes()
     said = run("archive", campaign, "--results", there / "results", "--output", tmp_path / "a.zip")
     assert "left out: bench.py of program: was edited after it was measured" in said
