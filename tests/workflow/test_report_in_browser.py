@@ -165,7 +165,7 @@ def test_a_screen_reader_gets_the_answer_first_and_a_name_for_everything(show: C
         each for each in _heard(driver) if each[0] in ("heading", "image", "region", "DisclosureTriangle", "navigation")
     ]
     glances = [each.text for each in driver.find_elements("css selector", ".glances h2")]
-    beginning = [("heading", driver.title), ("region", "The answer")]
+    beginning = [("heading", driver.title), ("region", "Answer")]
     beginning += [(role, name) for name in glances for role in ("heading", "image")]
     assert first[: len(beginning)] == beginning
     assert [role for role, _ in first[len(beginning) : len(beginning) + 2]] == ["DisclosureTriangle", "navigation"]

@@ -65,4 +65,4 @@ def test_what_imported_compositions_say_is_marked_where_their_order_is_not_known
     rows = against_the_first(found)
     assert rows["in_order"].all()
     said = verdict.describe_basis({**rows.iloc[0], "p": 0.01})
-    assert said == "3 compositions each; the order is not random or unknown, so drift can look like an effect"
+    assert said == "the order is not random or unknown, so drift can look like an effect"

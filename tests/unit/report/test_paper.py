@@ -162,4 +162,4 @@ def test_the_command_draws_from_a_directory_of_results(tables: Tables, tmp_path:
     assert {path.name for path in out.iterdir()} == {"scaling.pdf", "scaling.svg", "scaling.csv", *pieces}
     done = CliRunner().invoke(main, ["figures", str(out)])
     assert done.exit_code == 1
-    assert "holds no results of a campaign" in done.output
+    assert "has no results of a campaign" in done.output

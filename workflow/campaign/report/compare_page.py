@@ -189,7 +189,7 @@ def _describe_significant_changes(significant: pd.DataFrame, tested_count: int) 
         f"{wording.format_percent(100 * (row['ratio'] - 1))} ({row['cell']})"
         for row in sorted_rows.iloc[[0, -1] if len(sorted_rows) > 1 else [0]].to_dict("records")
     ]
-    changes = f"changes range from {ends[0]} to {ends[1]}" if len(ends) > 1 else f"the change is {ends[0]}"
+    changes = f"changes range from {ends[0]} to {ends[1]}" if len(ends) > 1 else f"change is {ends[0]}"
     return f"{len(sorted_rows):,} of {wording.pluralize(tested_count, 'cell')} changed significantly; the estimated {changes}."
 
 
