@@ -285,7 +285,7 @@ def _format_problem(
     prefix: Location,
     inner: Location,
 ) -> str:
-    """Format one message for all of pydantic's problems at one place.
+    """Format pydantic's problems at one location as a single message.
 
     There are several problems if the model has alternatives.
     """
@@ -400,7 +400,7 @@ _KEYS: Mapping[str, tuple[Mapping[str, float], float]] = {
 
 
 def suggest_remedy(problem_type: str, value: object, key: str) -> str:
-    """Return '; ' and a suggestion for an invalid value, or '' if pydantic's message suffices.
+    """Return '; ' and a suggestion for an invalid value, or an empty string if pydantic's message suffices.
 
     Args:
         problem_type: pydantic's type of the problem.

@@ -75,7 +75,7 @@ def find_metric_problems(
 
 
 def _describe_metric(file: CampaignFile, name: str, workloads: Mapping[str, Workload]) -> Metric | None:
-    """Build a metric from the campaign file, else from the workload files, else from its name.
+    """Build a metric from the campaign file, or else from the workload files, or else from its name alone.
 
     Returns None if none of them gives its direction.
     """
