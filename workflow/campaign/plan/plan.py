@@ -153,7 +153,7 @@ class Plan:
 
     @property
     def unfit(self) -> dict[str, str]:
-        """Reason per configuration that does not fit the pool, by name."""
+        """Reason why each configuration that does not fit the pool does not fit, by name."""
         return {name: placement.unfit for name, placement in self.placements.items() if placement.unfit}
 
     @property
