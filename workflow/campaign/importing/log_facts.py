@@ -236,7 +236,7 @@ class MapDeclarations:
     workloads: Mapping[str, Workload]
 
     def list_names(self) -> set[str]:
-        """Return the names of all values that this map can give for a log."""
+        """Return the names of all values that this map can provide for a log."""
         return {*IDENTITY_NAMES, *SHAPE_AXES, *(option for file in self.workloads.values() for option in file.options)}
 
     def list_words(self, pattern: LogPattern) -> dict[str, set[str]]:

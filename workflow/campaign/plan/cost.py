@@ -194,7 +194,7 @@ class CostModel:
         return LeaseForecastParts(*self.add_interval(sum(known_parts)), parts, "; ".join(bases))
 
     def add_interval(self, seconds: float) -> tuple[float, float, float]:
-        """Build an estimate from a time in seconds, with both ends of its interval."""
+        """Return a time in seconds, followed by the lower and upper ends of its interval."""
         low, high = self.factors
         return seconds, low * seconds, high * seconds
 

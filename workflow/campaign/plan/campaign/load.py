@@ -467,7 +467,7 @@ def _convert_quantity(value: float, unit: str, key: str) -> str:
 
 
 def find_named_key(message: str, data: Any) -> tuple[str | int, ...]:
-    """Return the location of the first key of `data` that a message names ('key' or 'key.3'), or ()."""
+    """Return the location of the first key of `data` named in a message ('key' or 'key.3'), or an empty tuple."""
     for name in re.findall(r"['`]([\w.-]+)[:'`]", message):
         place: tuple[str | int, ...] = ()
         inner = data

@@ -33,7 +33,7 @@ def choose_primary_metric(file: CampaignFile, workloads: Mapping[str, Workload])
 
 
 def collect_declared_metrics(file: CampaignFile, workloads: Mapping[str, Workload]) -> dict[str, Metric]:
-    """Return the primary metric and the metrics whose unit or direction a workload file gives, by name."""
+    """Collect the primary metric and the metrics whose unit or direction a workload file states, by name."""
     names = [
         choose_primary_metric(file, workloads).name,
         *(name for workload in workloads.values() for name in workload.metrics),
