@@ -93,7 +93,7 @@ class CrateDescription:
 def build_crate(
     crate: CrateDescription, files: Mapping[str, FileFacts], actions: Sequence[LeaseAction]
 ) -> dict[str, Any]:
-    """Build the JSON-LD document of the crate. The same input gives the same document.
+    """Build the JSON-LD document of the crate. The same input always produces the same document.
 
     Args:
         crate: description of the campaign.

@@ -121,7 +121,7 @@ def compute_facts(content: bytes) -> FileFacts:
 
 
 def dump_json(document: object) -> bytes:
-    """Format a document as JSON. Equal documents always give equal bytes."""
+    """Format a document as JSON. Equal documents always produce equal bytes."""
     return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 

@@ -33,7 +33,7 @@ class PackedPrograms:
 def select_programs(
     inputs: Inputs, current_inputs: Inputs, roots: Sequence[Path], used_names: Collection[str], max_mib: float
 ) -> PackedPrograms:
-    """Select the programs and input files that still have the content that was measured.
+    """Select the programs and input files whose content is unchanged since the measurement.
 
     Each file is searched at its measured path, at its current path, and in the directories to which archives were unpacked.
 

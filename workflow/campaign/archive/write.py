@@ -236,7 +236,7 @@ def _unpack_earlier_archive(out: Path, campaign: Campaign, scratch: Path) -> Ope
 def _add_earlier_members(
     members: dict[str, MemberContent], earlier_archive: OpenedArchive
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Add the members of the earlier archive that the results lack.
+    """Add the members of the earlier archive that are missing from the results.
 
     Returns the names of the kept members and of the superseded records.
     """
@@ -358,7 +358,7 @@ def _dump_yaml(document: Any) -> bytes:
 
 @dataclass
 class _ArchiveFacts:
-    """Collector of the facts about leases and software for the crate, filled while the members are packed."""
+    """Accumulator for the crate's facts about leases and software, filled while the members are packed."""
 
     runs_by_lease: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     members_by_lease: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))

@@ -205,7 +205,7 @@ def mask_secrets(text: str, extra_secrets: Collection[str] = ()) -> str:
 
 
 def collect_secrets(environment: Mapping[str, str]) -> list[str]:
-    """Return the values of the environment variables that are secrets.
+    """Collect the values of the environment variables that hold secrets.
 
     Values of fewer than six characters are left out, because they may be a part of other words.
     """

@@ -44,7 +44,7 @@ class LaunchError(CampaignError):
     """Failure of the apparatus that starts runs (scheduler, driver, host). No record is written."""
 
     def with_log(self, log: object) -> Self:
-        """Return this error with the path of a log with more details added to its message.
+        """Return this error with the path of a detailed log appended to its message.
 
         A message that names a log already is left as it is, because that log is closer to the cause.
         """
@@ -91,7 +91,7 @@ def convert_os_error(error: OSError, default_path: object) -> RecordError:
 
 
 def describe_owner(path: Path) -> str:
-    """Return the end of a message about an inaccessible file: its owner, and the command by which the owner can share it.
+    """Describe the owner of an inaccessible file and the command that shares it, to append to an error message.
 
     If the file itself cannot be examined, the nearest accessible directory above it is described. The result is empty if that
     file or directory belongs to this user.
@@ -192,7 +192,7 @@ def format_first_error(error: ValidationError, document_name: str = "") -> str:
 
 
 def suggest_name(name: str, allowed_names: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the most similar name, or else all allowed names."""
+    """Suggest the most similar name, or else all allowed names, to append to a message about an unknown name."""
     names = sorted(allowed_names)
     matches = difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{matches[0]}'?" if matches else f"there are: {', '.join(names) or 'none'}"

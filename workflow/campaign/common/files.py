@@ -87,7 +87,7 @@ def replace_atomically(path: Path, *, durable: bool = False) -> Iterator[BinaryI
 
 
 def write_atomic(path: Path, content: bytes | str, *, durable: bool = False) -> None:
-    """Replace the content of a file at once (text as UTF-8).
+    """Replace the content of a file atomically. Text is encoded as UTF-8.
 
     A reader sees either the old content or the new one, never a part.
     """
@@ -319,7 +319,7 @@ def _share_with_group(directory: Path, reference: Path) -> None:
 
 
 def _get_sharing_bits(directory: Path) -> int:
-    """Return the permission bits that give group and others the same access as they have to a directory.
+    """Return the permission bits that grant the group and others the access that they have to a directory.
 
     Only groups of users with write access count. The result is 0 for a sticky directory.
     """
@@ -336,7 +336,7 @@ def make_private_directory(directory: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Force the entries of a directory to disk."""
+    """Flush the entries of a directory to disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

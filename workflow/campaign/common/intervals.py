@@ -112,7 +112,7 @@ def compute_spread_bounds(
 
 
 def adjust_p_values(p_values: npt.ArrayLike) -> Floats:
-    """Return the p-values of one family of tests after Holm's adjustment, in the same order and shape.
+    """Adjust the p-values of one family of tests by Holm's method. The order and shape are kept.
 
     A nan stands for no test and stays nan. Holm (1979), "A simple sequentially rejective multiple test procedure", Scandinavian
     Journal of Statistics 6(2). The method assumes nothing about the dependence of the tests, which share a reference here.

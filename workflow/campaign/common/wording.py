@@ -47,7 +47,7 @@ def escape_control_characters(text: str) -> str:
 
 
 def neutralize_formula(text: str) -> str:
-    """Return the text with an apostrophe before it if a spreadsheet would run it as a formula; numbers stay numbers."""
+    """Prefix a text with an apostrophe if a spreadsheet would evaluate it as a formula. Numbers are unchanged."""
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
@@ -271,7 +271,7 @@ def describe_intervals(methods: Iterable[str], description: str = "mean with 95 
 
 
 def write_alt_text(findings: Sequence[str]) -> str:
-    """Write the alternative text of a figure from its first findings.
+    """Compose the alternative text of a figure from its first findings.
 
     All findings are on the page as text, and a screen reader cannot skim.
     """

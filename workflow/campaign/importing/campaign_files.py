@@ -178,7 +178,7 @@ def _get_axis_values(point: CellPoint, axes: Collection[str], workloads: Mapping
 def find_absent_combinations(
     names: Sequence[str], values: Sequence[Sequence[Scalar]], cells: Iterable[Sequence[Scalar]], condition: str = ""
 ) -> Iterator[str]:
-    """Yield few and short expressions that together match exactly the combinations of values that are not cells.
+    """Yield a few short expressions that together match exactly the combinations of values without a cell.
 
     Each such combination matches one expression.
 
@@ -224,7 +224,7 @@ def _group_values_by_rest(
 
 
 def _make_conditions(name: str, values: Sequence[Scalar]) -> list[str]:
-    """Return expressions that together match any of the values of an axis."""
+    """Return expressions that together match the given values of an axis."""
     parts = [
         list(values[start : start + _MAX_VALUES_PER_CONDITION])
         for start in range(0, len(values), _MAX_VALUES_PER_CONDITION)

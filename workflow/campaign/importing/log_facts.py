@@ -111,7 +111,7 @@ def compute_run_span(facts: LogFacts, written_s: float) -> tuple[float, float, b
 
 
 def _parse_time(texts: list[str], times: LogTimes, problems: list[str]) -> float | None:
-    """Parse the first of these times as Unix seconds.
+    """Parse the first of several times found in a log as Unix seconds.
 
     Returns None if there is none or it is malformed. A malformed one is added to `problems`.
     """
@@ -132,7 +132,7 @@ def _parse_time(texts: list[str], times: LogTimes, problems: list[str]) -> float
 
 
 def _parse_number(texts: list[str], name: str, problems: list[str]) -> float | None:
-    """Parse the last of these numbers.
+    """Parse the last of several numbers found in a log.
 
     Returns None if there is none or it is malformed. A malformed one is added to `problems`.
     """
@@ -147,7 +147,7 @@ def _parse_number(texts: list[str], name: str, problems: list[str]) -> float | N
 
 
 def hash_log(path: Path) -> str:
-    """Return the SHA-256 of a log. Raises LogImportError for a file that is empty, no text, or unreadable."""
+    """Return the SHA-256 of a log. Raises LogImportError if the file is empty, not text, or unreadable."""
     try:
         with open_regular(path) as file:
             head = file.read(1 << 16)
@@ -236,7 +236,7 @@ class MapDeclarations:
     workloads: Mapping[str, Workload]
 
     def list_names(self) -> set[str]:
-        """Return the names of all values that this map can give for a log."""
+        """Return the names of all values that this map can provide for a log."""
         return {*IDENTITY_NAMES, *SHAPE_AXES, *(option for file in self.workloads.values() for option in file.options)}
 
     def list_words(self, pattern: LogPattern) -> dict[str, set[str]]:

@@ -109,7 +109,7 @@ class LogSurvey:
 
 
 def survey_logs(directory: Path, import_map: ImportMap, records: Sequence[Record] = ()) -> LogSurvey:
-    """Survey every file of a directory. Nothing is written. Raises ConfigError if no log can be assigned to a run.
+    """Survey all files in a directory without writing anything. Raises ConfigError if no log can be assigned to a run.
 
     Args:
         directory: directory of the logs.
@@ -422,7 +422,7 @@ class _RunAssigner:
         return self.compositions.get((identity.point[0], identity.lease), 1)
 
     def get_run_number(self, identity: LogIdentity) -> int:
-        """Return the number of the run that a log states itself, or 0 if it states none."""
+        """Return the run number stated in a log, or 0 if there is none."""
         return compute_run_number(self.get_composition(identity), identity.repetition) if identity.repetition else 0
 
     def assign_run(self, entry: ScannedLog, identity: LogIdentity) -> ScannedLog:

@@ -220,7 +220,7 @@ def _format_value(value: float | str) -> str:
 
 
 def _get_last_part(value: Scalar) -> str:
-    """Return a word in lower case, without the directories or the organisation before it."""
+    """Return the last component of a path or model name in lower case, without directories or organisation."""
     return str(value).rstrip("/").rpartition("/")[2].lower()
 
 

@@ -45,7 +45,7 @@ def read_earlier_records(results: Results) -> tuple[Record, ...]:
 
 
 def rehearse_import(survey: LogSurvey, import_map: ImportMap, results: Results) -> None:
-    """Raise every error that `write_import` would raise, without writing anything permanently."""
+    """Raise any error that `write_import` would raise, without writing anything permanently."""
     existing = next(path for path in (results.directory, *results.directory.resolve().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ConfigError(f"{results.directory}: cannot be written; give another directory with --results")

@@ -24,7 +24,7 @@ from campaign.spec.system_file import SystemFile
 
 
 def find_lease_name(results: Results, lease_id_text: str) -> str | None:
-    """Return the name of the lease that an id stands for in these results, or None for an id of other results."""
+    """Return the name of the lease with this id in these results, or None if the id belongs to other results."""
     prefix, suffix = lease_id(results, "|").split("|")
     return (
         lease_id_text[len(prefix) : -len(suffix)]
@@ -76,7 +76,7 @@ class ObtainedComposition:
     holding: str = ""
 
     def require_held(self, journals: Path) -> None:
-        """Raise LaunchError if the lease has been released or holds another composition by now."""
+        """Raise LaunchError if the lease has since been released or now holds another composition."""
         if Journal(journals, self.use.rpartition(".")[0]).holding_token != self.holding:
             raise LaunchError(f"{self.use}: this composition is no longer held, so runs on it get no record")
 

@@ -63,7 +63,7 @@ def _check_nothing(fabric: Fabric, inventory: Inventory) -> Iterable[Finding]:
 
 
 def check_fabric(site: Site, check_more: SiteCheck = _check_nothing) -> Iterator[Finding]:
-    """Check everything that can be read from the control plane without a change.
+    """Check everything that can be read from the control plane without changing it.
 
     Each finding is yielded as soon as it is known.
 
@@ -83,7 +83,7 @@ def check_fabric(site: Site, check_more: SiteCheck = _check_nothing) -> Iterator
 
 
 def check_control_plane(site: Site, check_more: SiteCheck = _check_nothing) -> Iterator[Finding]:
-    """Check the requirements of a lease on the control plane except its transport, then run an additional check.
+    """Check what leases require of the control plane, except its transport, then run an additional check.
 
     A failure of the control plane at any time is reported as a problem.
 
@@ -306,7 +306,7 @@ def run_trial(site: Site, report: Callable[[str], None]) -> Iterator[Finding]:
 def clean_up_site(
     site: Site, *, dry_run: bool, grace_s: float, unjournaled_owners: Collection[str] | None = None, force: bool = False
 ) -> tuple[list[Orphan], list[str], list[str]]:
-    """Release the leases without an owner, and attach devices to the hosts from which leases took them.
+    """Release leases without an owner, and reattach devices to the hosts from which leases took them.
 
     Returns the leases, texts about other holders and their devices, and texts about devices that are attached again.
 

@@ -75,7 +75,7 @@ def call_and_record(journal: Journal, name: str, call: Callable[[], ResultT]) ->
 
 
 def release_all(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: float) -> tuple[str, ...]:
-    """Release a lease repeatedly until the fabric reads back nothing, and return what could not be released.
+    """Release a lease repeatedly until the fabric reports no devices for it, and return what could not be released.
 
     The lease must be ABORTING or DETACHING. Its state becomes FABRIC_FREE, or LEAKED if the release fails.
 

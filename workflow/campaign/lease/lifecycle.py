@@ -313,7 +313,7 @@ class _Acquisition:
         return {name: value for name, value in asdict(self.request.configuration).items() if name != "system"}
 
     def _abort(self, reason: str) -> None:
-        """Release everything that the lease holds now.
+        """Release everything that the lease currently holds.
 
         Afterwards the lease is FABRIC_FREE or LEAKED, unless it had not begun.
         """

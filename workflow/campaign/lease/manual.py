@@ -114,7 +114,7 @@ def compose_kept_lease(
 def rehearse_compose(
     path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_as: str | None = None
 ) -> list[str]:
-    """Return the requests to the fabric that composing and releasing a configuration would send now. Nothing is changed.
+    """Return the requests that composing and releasing a configuration would send to the fabric. Changes nothing.
 
     Args:
         path: campaign file or lease plan.

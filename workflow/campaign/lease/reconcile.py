@@ -114,7 +114,7 @@ def _make_orphan(lease_id: str, tag: Tag | None, journals_directory: Path) -> Or
 
 
 def _end_lease(orphan: Orphan, fabric: Fabric, journals_directory: Path, wait_s: float, poll_s: float) -> Orphan:
-    """Take the ownership of a lease, release it, and return the orphan with the outcome."""
+    """Take ownership of an orphaned lease, release it, and return the orphan with the outcome."""
     ownership = LeaseOwnership(journals_directory, orphan.lease_id)
     try:
         journal = Journal(journals_directory, orphan.lease_id)

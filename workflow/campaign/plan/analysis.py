@@ -58,7 +58,7 @@ def collect_choices(campaign: Campaign) -> dict[str, Any]:
 
 
 def current_version(campaign: Campaign, date: str = "", runs: int = 0) -> Analysis:
-    """Build the version of the analysis that the campaign's files describe now."""
+    """Build the version of the analysis that the campaign's files currently describe."""
     current_choices = collect_choices(campaign)
     return Analysis(hash_document(current_choices), date, runs, current_choices)
 

@@ -22,17 +22,17 @@ class UnusedRules:
         self._rules = list(rules)
 
     def add(self, rules: Sequence[Expression]) -> None:
-        """Add the rules from further places of the campaign file."""
+        """Add the rules from other locations in the campaign file."""
         places = {rule.where for rule in self._rules}
         self._rules += [rule for rule in rules if rule.where not in places]
 
     def drop_fulfilled(self, axes: Mapping[str, Any]) -> None:
-        """Drop the rules that hold for these axis values."""
+        """Drop the rules that are fulfilled by these axis values."""
         if self._rules:
             self._rules = [rule for rule in self._rules if not _holds(rule, axes)]
 
     def warnings(self) -> Iterator[str]:
-        """Yield one warning per rule that is left."""
+        """Yield one warning per rule that no cell has fulfilled."""
         for rule in self._rules:
             yield f"{rule.where}: no cell fulfils '{rule.text}', so the rule does nothing; correct or remove it"
 

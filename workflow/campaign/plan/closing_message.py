@@ -16,7 +16,7 @@ _MAX_CAUSES = 3
 
 
 def print_causes_at_exit(results: Results, systems: Collection[str]) -> None:
-    """Register a handler that prints why runs have no record when this process exits, if leases fail from now on."""
+    """Register a handler that explains at exit why runs have no record, if leases fail from now on."""
     atexit.register(_print_causes, results, systems, time.time())
 
 

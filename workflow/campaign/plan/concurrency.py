@@ -28,7 +28,7 @@ def is_on_one_machine(campaign: Campaign) -> bool:
 
 
 def is_paced(campaign: Campaign) -> bool:
-    """Return whether the ranks keep the pace of emulated devices.
+    """Return whether the ranks are slowed to the pace of emulated devices.
 
     Such ranks sleep for most of the emulated time, so concurrent leases do not slow each other down.
     """

@@ -91,7 +91,7 @@ NO_WORK_FORECAST = LeaseForecastParts(0.0, 0.0, 0.0, dict.fromkeys(PARTS, 0.0), 
 
 @dataclass(frozen=True)
 class UnknownDurations:
-    """Durations that a forecast lacks.
+    """Leases and runs whose duration could not be forecast.
 
     Args:
         runs: number of runs of unknown duration, by workload and device model.
@@ -117,7 +117,7 @@ class UnknownDurations:
         return " and ".join(words for words, is_present in ((runs, self.runs), (lease_text, self.leases)) if is_present)
 
     def suggest_remedy(self) -> str:
-        """Suggest how to get the missing durations."""
+        """Suggest how to obtain the missing durations."""
         prior = "set `run_s` in the workload file, " if self.runs else ""
         return f"{prior}learn from other results (--learn-from), or measure a few cells first (--where)"
 
@@ -194,7 +194,7 @@ class CostModel:
         return LeaseForecastParts(*self.add_interval(sum(known_parts)), parts, "; ".join(bases))
 
     def add_interval(self, seconds: float) -> tuple[float, float, float]:
-        """Return a time (seconds) with both ends of its interval."""
+        """Return a time in seconds, followed by the lower and upper ends of its interval."""
         low, high = self.factors
         return seconds, low * seconds, high * seconds
 
@@ -225,7 +225,7 @@ class CostModel:
         return UnknownDurations(runs, leases)
 
     def describe_sources(self, works: Iterable[LeaseWork]) -> str:
-        """Describe the earlier runs of the workloads of some leases. Returns '' if there are none."""
+        """Describe the earlier runs of the leases' workloads. Returns an empty string if there are none."""
         kinds = {
             (self._fabrics.get(work.configuration.system, ""), cell.workload, work.configuration.device)
             for work in works

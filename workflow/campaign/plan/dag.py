@@ -93,7 +93,7 @@ class Dag:
 
     @cached_property
     def to_measure(self) -> frozenset[str]:
-        """Names of leases that lack a record of a run, or whose manifest is absent or lists missing runs."""
+        """Names of leases with a run without a record, or whose manifest is absent or lists missing runs."""
         return frozenset(
             lease.name
             for lease in self.plan.leases
@@ -133,18 +133,18 @@ class Dag:
 
     @cached_property
     def _needs(self) -> dict[str, dict[str, int]]:
-        """Amount of each resource that a lease of each configuration takes."""
+        """Amount of each resource used by a lease, by configuration."""
         return {
             configuration.name: resource_needs(self.campaign, configuration)
             for configuration in self.campaign.configurations
         }
 
     def job_needs(self, wildcards: Any) -> dict[str, int]:
-        """Return the amount of each resource that the lease takes."""
+        """Return the amount of each resource used by the lease."""
         return self._needs[self.find_lease(wildcards).configuration.name]
 
     def count_job_threads(self, wildcards: Any, cores: int) -> int:
-        """Return the number of this machine's cores that the lease takes."""
+        """Return the number of this machine's cores used by the lease."""
         return count_threads(self.campaign, self.find_lease(wildcards).configuration, cores)
 
     def check_limits(self, limits: Mapping[str, int]) -> None:

@@ -32,7 +32,7 @@ class LeaseDigests:
         )
 
     def allocation_options(self, configuration: Configuration) -> dict[str, Any]:
-        """Return the Slurm options of a configuration's allocation, or {} without Slurm."""
+        """Return the Slurm options of a configuration's allocation, or an empty dict without Slurm."""
         system = self.campaign.part_on(configuration).system
         if system.launcher != "slurm":
             return {}

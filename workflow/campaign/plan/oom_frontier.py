@@ -191,7 +191,7 @@ class MemoryFrontier:
         return {batch: run for batch, run in runs if self._read_status(run) == "ok"}
 
     def _read_status(self, run: RunKey) -> str:
-        """Return the status of a run, or '' if it has no record."""
+        """Return the status of a run, or an empty string if it has no record."""
         return self.store.read_latest(*run).status if self.store.path(*run).exists() else ""
 
 

@@ -42,7 +42,7 @@ def order_runs(runs: Collection[tuple[Cell, int]], protocol: Protocol, lease: st
 
 
 def sort_batches(cells: Sequence[Cell]) -> list[Cell]:
-    """Sort cells that differ only in their batch by batch, within the places that they occupy."""
+    """Sort cells that differ only in their batch size by it, within the positions that they occupy."""
     groups: dict[Any, list[Cell]] = {}
     keys = [key_without_batch(cell) for cell in cells]
     for key, cell in zip(keys, cells, strict=True):

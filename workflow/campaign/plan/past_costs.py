@@ -301,18 +301,18 @@ def _read_manifests(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_lease_document(path: Path) -> dict[str, Any]:
-    """Read a manifest or a lease document. Returns {} for any other file."""
+    """Read a manifest or a lease document. Returns an empty dict for any other file."""
     document = read_json(path)
     return document if isinstance(document.get("lease"), str) else {}
 
 
 def read_forecast_ratios(directory: Path) -> dict[str, float]:
-    """Return actual over expected duration of each lease of a results directory that had a forecast, by its use."""
+    """Return the ratio of actual to expected duration of each forecast lease in a results directory, by lease use."""
     return compute_forecast_ratios(_read_manifests(directory))
 
 
 def compute_forecast_ratios(manifests: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Compute actual over expected duration of leases that were measured without interruption, by their use."""
+    """Compute the ratio of actual to expected duration of leases measured without interruption, by lease use."""
     ratios = {}
     for manifest in manifests:
         forecast, actual, uses = (manifest.get(name) for name in ("forecast", "actual", "uses"))
@@ -347,7 +347,7 @@ def end_forecast(results: Results, lease: str) -> None:
 
 
 def read_measured_forecasts(directory: Path) -> list[dict[str, Any]]:
-    """Return forecast and actual duration of every lease that was measured with a forecast."""
+    """Return the forecast and the actual duration of every lease that was measured with a forecast."""
     rows = []
     for document in _read_manifests(directory):
         forecast, actual = document.get("forecast"), document.get("actual")

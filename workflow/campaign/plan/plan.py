@@ -153,7 +153,7 @@ class Plan:
 
     @property
     def unfit(self) -> dict[str, str]:
-        """Reason per configuration that does not fit the pool, by name."""
+        """Reasons why configurations do not fit the pool, by the name of the configuration."""
         return {name: placement.unfit for name, placement in self.placements.items() if placement.unfit}
 
     @property

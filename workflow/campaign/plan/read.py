@@ -63,7 +63,7 @@ def _expand_matrix(campaign: Campaign, request: PlanRequest, results: Results, s
 
 
 def _read_known_runs(campaign: Campaign, matrix: Matrix, store: RecordStore, check_records: bool) -> RecordedRuns:
-    """Read which runs have a record, and which runs are implied by those records."""
+    """Find the runs that have a record, and the runs whose outcome those records imply."""
     recorded = read_recorded_runs(store, skip_implied=campaign.protocol.skip_implied)
     recorded = drop_damaged_records(recorded, store) if check_records else recorded
     return replace(

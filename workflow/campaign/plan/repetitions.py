@@ -147,7 +147,7 @@ def list_planned_runs(
 
 
 def min_remaining_runs(settings: Settings, remaining: int) -> int:
-    """Return the minimum number of a cell's remaining repetitions that are needed in one composition.
+    """Return the minimum number of repetitions that a cell still needs in one composition.
 
     Args:
         settings: settings of the cell.
@@ -190,7 +190,7 @@ def format_repetition_count(settings: Settings) -> str:
 
 
 def explain_end(cell: CellProgress, settings: Settings) -> str:
-    """Explain why the last of these runs ends the cell. The result is '' if it does not, or if there is no target."""
+    """Explain why the last of these runs ends the cell. Returns an empty string if it does not or there is no target."""
     target = settings.target_half_width_pct
     if target is None:
         return ""

@@ -63,7 +63,7 @@ def _parse_slurm(value: object) -> SlurmOptions:
 
 
 def _is_no(value: object) -> bool:
-    """Return whether a switch is off. `yes` keeps the setting of the campaign."""
+    """Return whether a switch is off. The value `yes` keeps the campaign's setting."""
     if str(value).lower() in ("yes", "true"):
         return False
     if str(value).lower() in ("no", "false"):
@@ -180,7 +180,7 @@ class PlanRequest:
         return [f"campaign={self.campaign}", f"results={self.results}", *pairs]
 
     def _list_options(self) -> list[tuple[str, Any]]:
-        """Return name and value of each option of the request, without campaign and results."""
+        """Return the name and value of each option of the request, except the campaign and the results directory."""
         values = {option.name: getattr(self, option.name) for option in fields(self)[2:]}
         return [(name, value) for name, value in values.items() if value and value != SlurmOptions()]
 

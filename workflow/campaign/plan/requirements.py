@@ -29,7 +29,7 @@ def list_required_cells(campaign: Campaign, configuration: str) -> list[tuple[Re
 
 
 def describe_shortfall(requirement: Requirement, cell: Cell, outcome: Outcome) -> str:
-    """Describe how a run misses a requirement, or return '' if it meets the requirement."""
+    """Describe how a run misses a requirement, or return an empty string if the requirement is met."""
     prefix = f"protocol.require: {cell.label()}"
     if outcome.status != "ok":
         reason = f" ({outcome.failure.reason})" if outcome.failure else ""

@@ -202,7 +202,7 @@ def write_tables(plan: Plan, directory: Path) -> list[Path]:
 
 
 def _read_token(text: str) -> str:
-    """Read the token from the text of a lease's document. Returns '' if the text cannot be read."""
+    """Read the token from the text of a lease's document. Returns an empty string if the text cannot be read."""
     try:
         return str(json.loads(text).get("token", ""))
     except (ValueError, AttributeError):

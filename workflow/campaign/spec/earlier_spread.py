@@ -40,7 +40,7 @@ class EarlierSpread:
 
 
 def parse_spreads(rows: Any) -> tuple[EarlierSpread, ...]:
-    """Parse spreads from JSON. Returns none of them if a row is damaged, which only makes conclusions more cautious."""
+    """Parse spreads from JSON. Returns no spreads if any row is damaged, which only makes conclusions more cautious."""
     try:
         all_spreads = tuple(EarlierSpread(**row) for row in rows)
         return tuple(spread for spread in all_spreads if spread.is_usable)

@@ -53,7 +53,7 @@ class Expression:
     _evaluate: _Term
 
     def __call__(self, axes: Mapping[str, Any]) -> bool:
-        """Return True if the axis values fulfil the predicate. Raises ConfigError if values cannot be compared."""
+        """Return True if the axis values satisfy the predicate. Raises ConfigError if values cannot be compared."""
         try:
             return bool(self._evaluate(axes))
         except (TypeError, ArithmeticError, KeyError) as error:

@@ -145,7 +145,7 @@ class Inventory:
         return next((device for device in self.devices if device.fabric_id == fabric_id), None)
 
     def release_all(self) -> Inventory:
-        """Return the inventory as if all hosts and devices were released, to test whether a configuration can ever fit."""
+        """Return a copy of the inventory with all hosts and devices free, to test whether a configuration can ever fit."""
         return Inventory(
             tuple(replace(host, holder=None) for host in self.hosts),
             tuple(

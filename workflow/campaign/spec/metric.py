@@ -104,7 +104,7 @@ class Metric:
 
     @property
     def performance_name(self) -> str:
-        """Name of the quantity that ratios of cells compare, of which more is better."""
+        """Name of the quantity by which cells are compared as ratios. Higher is always better."""
         return self.label if self.is_higher_better else f"1/{self.label}"
 
     @property
@@ -163,7 +163,7 @@ def find_metric(
 
 
 def from_document(document: Mapping[str, Any]) -> Metric:
-    """Build a metric from its document. An empty document gives the throughput."""
+    """Build a metric from its serialized form. An empty document means throughput."""
     if not document:
         return THROUGHPUT
     name = document["name"]
@@ -176,7 +176,7 @@ def read_primary_metric(context: Mapping[str, Any]) -> Metric:
 
 
 def get_unit_words(name: str) -> str | None:
-    """Return the unit of a metric in words, by the end of its name, or None if the name has no unit."""
+    """Return a metric's unit in words, derived from the end of its name, or None if the name has no unit."""
     return _UNITS[suffix][1] if (suffix := _find_unit_suffix(name)) else None
 
 

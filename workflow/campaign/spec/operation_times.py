@@ -130,7 +130,7 @@ class OperationTimes:
         return replace(scaled_times, source=f"{self.source}, times {factor:g}")
 
     def double_readings(self, pause_s: float) -> OperationTimes:
-        """Return the recording as if every reading were repeated after a pause, for fabrics whose state is read twice."""
+        """Return a recording in which every reading is repeated after a pause, for fabrics whose state is read twice."""
         extra_s = pause_s + (self.quantile(0.5, "inventory") or 0.0)
 
         def lengthen_reading(each: OperationTime) -> OperationTime:

@@ -291,7 +291,7 @@ def _drop_obsolete_keys(document: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _drop_keys(document: object, *keys: str) -> object:
-    """Return a mapping without some of its keys, and any other value unchanged."""
+    """Return a mapping without the given keys. Any value that is not a mapping is returned unchanged."""
     return (
         {key: value for key, value in document.items() if key not in keys} if isinstance(document, dict) else document
     )

@@ -319,7 +319,7 @@ class RecordStore:
         write_once(path, body + b',"checksum":"%s"}\n' % _compute_checksum(body))
 
     def read_latest(self, cell_id: str, repetition: int) -> Record:
-        """Read the record of a run, also an implied one, and apply the newest reading of its log.
+        """Read the record of a run, even an implied one, and apply the newest reading of its log.
 
         Raises RecordError if the record is damaged, or ConfigError if the reading is damaged.
         """
@@ -350,7 +350,7 @@ class RecordStore:
         return select_newest_readings(self.results)
 
     def find_damaged(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-        """Return the problems of the damaged ones among these records, by key."""
+        """Return the problem of each damaged record among these records, by key."""
         problems = {}
         for key in keys:
             try:

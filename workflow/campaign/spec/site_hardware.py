@@ -52,7 +52,7 @@ class HostSpec(FileModel):
         return expand_host_names(self.name)
 
     def split_hosts(self) -> tuple[HostSpec, ...]:
-        """Return a separate entry for each host."""
+        """Split the entry into one entry per host."""
         return tuple(self.model_copy(update={"name": name}) for name in self.list_names())
 
     @field_validator("name")

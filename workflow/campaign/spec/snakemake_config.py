@@ -83,7 +83,7 @@ def restore_typed_texts(config: Mapping[str, Any], entries: object) -> dict[str,
 
 
 def _parse_like_snakemake(text: str, kind: type[bool | int | float]) -> str | None:
-    """Return the value that Snakemake parses from a text, formatted by Python, or None if the text has another type.
+    """Return Python's formatting of the value that Snakemake parses from a text, or None if the text has another type.
 
     Args:
         text: text of the value as it was typed.

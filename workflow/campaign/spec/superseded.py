@@ -166,7 +166,7 @@ def read_recorded_hosts(path: Path) -> tuple[str, ...]:
 
 
 def _list_record_files(records: Path) -> Iterator[Path]:
-    """Yield the record files in any order, without temporary files."""
+    """Yield the record files in arbitrary order, without temporary files."""
     if not records.is_dir():
         return
     try:

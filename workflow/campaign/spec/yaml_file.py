@@ -49,7 +49,7 @@ class YamlFile:
     lines: dict[Location, int]
 
     def find_line(self, location: Location) -> int:
-        """Return the line of a location in the document, or of its nearest ancestor that has one."""
+        """Return the line number of a location in the document, or that of its nearest ancestor with a known line."""
         for end in range(len(location), -1, -1):
             if location[:end] in self.lines:
                 return self.lines[location[:end]]
@@ -212,7 +212,7 @@ def _record_lines(
 
 
 def _reject_ambiguous_number(node: yaml.ScalarNode, where: str) -> None:
-    """Raise ConfigError for a number that YAML reads in another base than users expect."""
+    """Raise ConfigError for a number that YAML reads in a different base than users expect."""
     octal = _OCTAL.fullmatch(node.value)
     if octal or ":" in node.value:
         read = f"YAML reads {node.value} as {yaml.safe_load(node.value)}, in base {'8' if octal else '60'}"

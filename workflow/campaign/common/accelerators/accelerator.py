@@ -42,7 +42,7 @@ def parse_identity_and_model(lines: Iterable[str]) -> tuple[DetectedDevice, ...]
 
 
 def make_no_mask(_: Sequence[str]) -> Mapping[str, str]:
-    """Return no mask, for kinds of devices that cannot be masked."""
+    """Return an empty mask, for kinds of devices that cannot be masked."""
     return {}
 
 

@@ -17,7 +17,7 @@ _MASKABLE_NAME_PATTERN = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+")
 
 
 def _make_mask(names: Sequence[str]) -> Mapping[str, str]:
-    """Return the mask for devices by number or UUID. It is empty if any name is something else."""
+    """Return the visibility mask for devices given by number or UUID. It is empty if any name has another form."""
     return {_MASK_VARIABLE: ",".join(names)} if all(map(_MASKABLE_NAME_PATTERN.fullmatch, names)) else {}
 
 

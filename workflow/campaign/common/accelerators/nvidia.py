@@ -22,7 +22,7 @@ _MASKABLE_NAME_PATTERN = re.compile(r"\d+|(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]*|M
 
 
 def _make_mask(names: Sequence[str]) -> Mapping[str, str]:
-    """Return the mask for devices by number or UUID. It is empty if any name is something else, such as a PCI address.
+    """Return the mask for devices given by number or UUID. It is empty for any other name, such as a PCI address.
 
     CUDA silently hides all devices from the first unknown name on.
     """

@@ -59,7 +59,7 @@ def start_process(
 
 
 def end_processes(processes: Sequence[subprocess.Popen[bytes]], before_kill: Callable[[], None] | None = None) -> None:
-    """End processes by SIGTERM, and by SIGKILL after `END_TIMEOUT_S`.
+    """End processes with SIGTERM, and with SIGKILL after `END_TIMEOUT_S`.
 
     Args:
         processes: processes to end.

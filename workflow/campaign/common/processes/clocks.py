@@ -56,7 +56,7 @@ _START_READING = ClockReading.read()
 
 
 def get_timestamp_s() -> float:
-    """Return the Unix time in seconds, by the wall clock as it was when this process started.
+    """Return the Unix time in seconds, extrapolated from the wall clock at the start of this process.
 
     The difference of two timestamps of one process is the time that passed.
     """

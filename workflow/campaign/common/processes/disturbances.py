@@ -57,7 +57,7 @@ class DisturbanceMonitor:
 
     @property
     def ended_s(self) -> float:
-        """Unix seconds of the present moment, by the wall clock as it was at the start of the run."""
+        """Current Unix time in seconds, extrapolated from the wall clock at the start of the run."""
         return self.started_s + self.elapsed_s
 
     def call_with_timeout(self, function: Callable[[float], _T], timeout_s: float) -> _T:

@@ -42,7 +42,7 @@ def list_pids() -> Iterator[int]:
 
 
 def read_process_words(pid: int, name: Literal["cmdline", "environ"]) -> list[bytes]:
-    """Return the words of a process's command line, or the variables of its environment.
+    """Read the arguments of a process's command line, or the variables of its environment.
 
     The list is empty if the process has ended or belongs to another user.
     """
@@ -104,7 +104,7 @@ def end_run_processes(processes: Sequence[ChildProcess], marker: str, earlier_ch
 
 
 def kill_children(spared_pids: set[int] | None) -> None:
-    """Kill the children of this process, and those that it adopts meanwhile, by SIGKILL.
+    """Kill the children of this process, including those that it adopts meanwhile, with SIGKILL.
 
     Args:
         spared_pids: pids of children that are left alone. None means that nothing is killed, because the list would be incomplete.
@@ -129,7 +129,7 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def kill_marked_processes(prefix: str) -> int:
-    """Kill all processes whose mark begins with a prefix by SIGKILL, until none is left.
+    """Kill all processes whose mark begins with a prefix with SIGKILL until none remain.
 
     Returns the number of processes that were found.
     """

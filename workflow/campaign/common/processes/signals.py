@@ -25,7 +25,7 @@ class SignalInterrupt(BaseException):
 
 
 def list_ending_signals() -> list[signal.Signals]:
-    """Return the signals that end this process. SIGHUP is left out if the process ignores it, as under `nohup`."""
+    """Return the signals that terminate this process. SIGHUP is omitted if the process ignores it, as under `nohup`."""
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [name for name in ENDING_SIGNALS if name != signal.SIGHUP or not is_ignored]
 
@@ -73,7 +73,7 @@ def wait_for_repeated_interrupt(timeout_s: float) -> bool:
 
 @contextmanager
 def defer_ending_signals() -> Iterator[None]:
-    """Defer ending signals until the block is over."""
+    """Defer termination signals until the end of the block."""
     pending: list[int] = []
     previous_handlers = {
         name: signal.signal(name, lambda number, _: pending.append(number)) for name in list_ending_signals()

@@ -42,7 +42,7 @@ def handle_signals() -> None:
 
 
 def _start_no_job() -> None:
-    """Make the jobs that Snakemake has selected end at once, and suppress its long error message about each stopped lease."""
+    """End Snakemake's selected jobs immediately, and suppress its long error message about each stopped lease."""
     from snakemake.logging import logger
     from snakemake.shell import shell
 

@@ -10,7 +10,7 @@ _STREAM_NAMES = ("stdin", "stdout", "stderr")
 
 
 def open_standard_files() -> None:
-    """Open /dev/null in place of each standard file that is closed. Otherwise a lock file could take its number."""
+    """Open /dev/null for each closed standard stream. Otherwise a lock file could get its descriptor number."""
     for number, name in enumerate(_STREAM_NAMES):
         try:
             os.fstat(number)
@@ -20,7 +20,7 @@ def open_standard_files() -> None:
 
 
 def set_utf8_encoding() -> None:
-    """Set the encoding of the standard files to UTF-8, even if the locale lacks letters that are printed."""
+    """Set the encoding of the standard streams to UTF-8, even if the locale cannot represent the printed characters."""
     for name in _STREAM_NAMES:
         stream = getattr(sys, name)
         if isinstance(stream, TextIOWrapper) and stream.encoding.lower() != "utf-8":

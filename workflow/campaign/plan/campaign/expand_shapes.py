@@ -210,7 +210,7 @@ def _may_be_left_out(shape: Shape, systems: Sequence[SystemFile]) -> bool:
 
 
 def describe_lack(system: SystemFile, configuration: Configuration) -> str | None:
-    """Describe what an unused system lacks for a configuration, or return None if nothing is missing."""
+    """Describe the hardware missing from an unused system for a configuration, or return None if nothing is missing."""
     model, local_count = configuration.device, configuration.local_devices_per_host
     groups = [group for group in system.hosts for _ in group.list_names()]
     if len(groups) < configuration.hosts:

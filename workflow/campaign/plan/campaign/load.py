@@ -285,7 +285,7 @@ def _format_problem(
     prefix: Location,
     inner: Location,
 ) -> str:
-    """Format one message for all of pydantic's problems at one place.
+    """Format pydantic's problems at one location as a single message.
 
     There are several problems if the model has alternatives.
     """
@@ -400,7 +400,7 @@ _KEYS: Mapping[str, tuple[Mapping[str, float], float]] = {
 
 
 def suggest_remedy(problem_type: str, value: object, key: str) -> str:
-    """Return '; ' and a suggestion for an invalid value, or '' if pydantic's message suffices.
+    """Return '; ' and a suggestion for an invalid value, or an empty string if pydantic's message suffices.
 
     Args:
         problem_type: pydantic's type of the problem.
@@ -467,7 +467,7 @@ def _convert_quantity(value: float, unit: str, key: str) -> str:
 
 
 def find_named_key(message: str, data: Any) -> tuple[str | int, ...]:
-    """Return the location of the first key of `data` that a message names ('key' or 'key.3'), or ()."""
+    """Return the location of the first key of `data` named in a message ('key' or 'key.3'), or an empty tuple."""
     for name in re.findall(r"['`]([\w.-]+)[:'`]", message):
         place: tuple[str | int, ...] = ()
         inner = data

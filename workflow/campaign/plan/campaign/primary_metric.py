@@ -33,7 +33,7 @@ def choose_primary_metric(file: CampaignFile, workloads: Mapping[str, Workload])
 
 
 def collect_declared_metrics(file: CampaignFile, workloads: Mapping[str, Workload]) -> dict[str, Metric]:
-    """Return the primary metric and the metrics whose unit or direction a workload file gives, by name."""
+    """Collect the primary metric and the metrics whose unit or direction a workload file states, by name."""
     names = [
         choose_primary_metric(file, workloads).name,
         *(name for workload in workloads.values() for name in workload.metrics),
@@ -75,7 +75,7 @@ def find_metric_problems(
 
 
 def _describe_metric(file: CampaignFile, name: str, workloads: Mapping[str, Workload]) -> Metric | None:
-    """Build a metric from the campaign file, else from the workload files, else from its name.
+    """Build a metric from the campaign file, or else from the workload files, or else from its name alone.
 
     Returns None if none of them gives its direction.
     """

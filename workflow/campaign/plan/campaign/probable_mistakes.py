@@ -161,7 +161,7 @@ def _find_lists(
 
 
 def _explain_unknown_metric(name: str, workloads: Mapping[str, Workload]) -> str:
-    """Explain why a metric will probably have no value, or return '' if it may have one."""
+    """Explain why a metric will probably have no value, or return an empty string if it may have one."""
     printed_names = {metric_name for workload in workloads.values() for metric_name in workload.reported_metrics or ()}
     declared_names = {metric_name for workload in workloads.values() for metric_name in workload.metrics}
     if name in printed_names | declared_names or name.startswith(_BUILT_IN_METRIC_PREFIXES):

@@ -428,7 +428,7 @@ def _drop_predictions(system: Any) -> Any:
 
 
 def _drop_key(document: Any, key: str) -> Any:
-    """Return a dict without one of its keys. Any other value is returned unchanged."""
+    """Return a dict without the given key. A value that is not a dict is returned unchanged."""
     return {name: value for name, value in document.items() if name != key} if type(document) is dict else document
 
 

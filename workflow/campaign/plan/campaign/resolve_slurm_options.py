@@ -102,7 +102,7 @@ def count_requested_devices(system: SystemFile, configuration: Configuration, ho
 
 
 def format_gres(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> str:
-    """Return the generic resources to request on each host, such as `gpu:4`, or '' for none."""
+    """Return the generic resources to request on each host, such as `gpu:4`, or an empty string if there are none."""
     devices = count_requested_devices(system, configuration, hosts)
     is_requested = system.slurm.gres and (devices or not configuration.devices)
     return f"{system.slurm.gres}:{devices}" if is_requested else ""

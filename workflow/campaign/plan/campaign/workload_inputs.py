@@ -328,7 +328,7 @@ def inputs_from_document(document: Any) -> dict[str, dict[str, InputFile]]:
 
 
 def _fill_input_names(workload: Workload, axes: Mapping[str, Sequence[Scalar]]) -> Iterator[tuple[int, str]]:
-    """Yield position and text of every input file name, for every value of the options in it."""
+    """Yield the position and text of every input file name, for all values of the options that it contains."""
     return _fill_words(enumerate(workload.input_names()), workload, axes)
 
 
