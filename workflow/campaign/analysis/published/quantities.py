@@ -51,7 +51,7 @@ _LINK_MATRICES = {
 class ClaimValue:
     """Measured value of a claim's quantity.
 
-    low, high: interval, nan if there is none; cells: ids of the cells; words: the cells in words.
+    low, high: interval, nan if there is none; cells: ids of the cells; words: description of the cells.
     """
 
     value: float | str
@@ -79,7 +79,7 @@ class Trend:
 
 @dataclass(frozen=True)
 class ClaimValues:
-    """Measured values of a claim, conditions of the document that its cells miss, and the trend if the claim is about one."""
+    """Measured values of a claim, the document's conditions that its cells miss, and the trend, if claimed."""
 
     values: tuple[ClaimValue, ...]
     mismatches: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class ClaimValues:
 
 
 def evaluate_claim(claim: Claim, references: ReferenceSet, tables: Tables) -> ClaimValues:
-    """Return the measured values of a claim.
+    """Compute the measured values of a claim from the tables.
 
     Raises NotMeasuredError, with the reason, if the tables hold none.
     """
