@@ -178,7 +178,7 @@ def _compare_cells(matches: CellMatches, base: Tables, other: Tables, spread: Ca
 
 
 def _describe_protocols(rows: pd.DataFrame, base: Tables, other: Tables) -> tuple[str, ...]:
-    """Describe how the runs of both campaigns were measured, in one text if both protocols are the same."""
+    """Describe the measuring protocols of both campaigns, in one text if they are the same."""
     descriptions = []
     for tables, ids in ((base, rows["cell_id"]), (other, rows["other_cell_id"])):
         runs, context = tables.runs[tables.runs["cell_id"].isin(ids)], tables.context
@@ -213,9 +213,9 @@ def _combine_runs(base: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
 
 def _find_shared_leases(base: pd.DataFrame, other: pd.DataFrame) -> list[str]:
-    """Return the ids of leases of which both campaigns hold the same run.
+    """Return the ids of leases from which both campaigns contain the same run.
 
-    The id alone is no identity: a campaign that is measured again from the start reuses the names of its leases.
+    The id alone does not suffice, because a campaign that is measured anew reuses the names of its leases.
     """
     run_columns = ["lease_id", "cell_id", "repetition", "started"]
     return list(set(base[run_columns].merge(other[run_columns])["lease_id"]))
@@ -270,7 +270,7 @@ def _combine_protocols(base: Tables, other: Tables) -> dict[str, Any]:
 
 
 def _describe_cells(cells: pd.DataFrame) -> list[str]:
-    """Describe each cell by the columns that name it, without empty ones."""
+    """Describe each cell by its non-empty naming columns."""
     if cells.empty:
         return []
     axes = list_naming_columns(cells)

@@ -37,7 +37,7 @@ _BATCH_ROWS = 1000
 def build_frame(
     rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed_columns: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """Build a typed frame: fixed columns in their order, then options, then all other columns by name.
+    """Build a typed frame, even without rows: fixed columns in order, then options, then others by name.
 
     Args:
         rows: rows of the frame.

@@ -125,7 +125,7 @@ def build_telemetry_table(
 
 
 def _select_sampled_runs(records: Iterable[Record], results: Path, cells: Sequence[str]) -> list[Record]:
-    """Select the first valid sampled run per cell; if cells are too many, some per configuration and workload."""
+    """Select the first valid sampled run per cell; of too many cells, some per configuration and workload."""
     first: dict[str, Record] = {}
     for record in records:
         if record.status == "ok" and record.telemetry:
