@@ -283,7 +283,7 @@ def _describe_cells(cells: pd.DataFrame) -> list[str]:
 
 
 def _list_outcomes(cells: pd.DataFrame) -> list[str]:
-    """Return the outcome of each cell, which is 'ok', the failure ('oom_device'), 'implied' or 'missing'."""
+    """List the outcome of each cell: 'ok', a failure such as 'oom_device', 'implied' or 'missing'."""
     states = zip(cells["state"], cells["failures"], strict=True)
     return [
         "ok" if state == "measured" else _strip_failure_counts(failures) if state == "failed" else state
@@ -320,7 +320,7 @@ def _describe_change(row: Mapping[Any, Any]) -> str:
 
 
 def _average_ratios(rows: pd.DataFrame, spread: CampaignSpread | None = None) -> pd.DataFrame:
-    """Return the geometric mean of the ratios of each workload, and of all cells.
+    """Compute the geometric mean of the ratios for each workload, and for all cells.
 
     A mean of cells that are not tested has no interval and no test: their difference may be one of compositions or hosts.
     """
@@ -349,7 +349,7 @@ def _list_unmatched(cells: pd.DataFrame) -> pd.DataFrame:
 def _find_violations(
     rule: RegressionRule, comparison: CampaignComparison, matches: CellMatches, runs: tuple[pd.DataFrame, pd.DataFrame]
 ) -> Iterable[RuleViolation]:
-    """Return the violations of a rule in a comparison."""
+    """Find the violations of a rule in a comparison."""
     rows = comparison.rows
     if rule.quantity == STATE:
         return find_state_violations(rule, rows)
@@ -453,7 +453,7 @@ _MAX_TEXT_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class ContextDifference:
-    """Difference between the contexts of two campaigns; '' for a campaign without a value."""
+    """Difference between the contexts of two campaigns. The value is empty if a campaign has none."""
 
     what: str
     base: str
@@ -475,9 +475,9 @@ def compare_contexts(base: Mapping[str, Any], other: Mapping[str, Any]) -> Itera
 
 
 def _compare_programs(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, str]]]:
-    """Return the keys that differ in workloads of the same name, with the texts of both campaigns.
+    """Compare the programs of workloads with equal names; return the differing keys with the texts of both.
 
-    The text is '' if a campaign lacks the key.
+    The text is empty if a campaign does not have the key.
     """
     base_programs, other_programs = read_programs(base), read_programs(other)
     return {
@@ -492,13 +492,13 @@ def _compare_programs(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict
 
 
 def _join_values(values: list[str]) -> str:
-    """Join values to one text and cut it after 300 characters."""
+    """Join values into one text, truncated to 300 characters."""
     text = " | ".join(values)
     return text if len(text) <= _MAX_TEXT_CHARACTERS else f"{text[: _MAX_TEXT_CHARACTERS - 3]}..."
 
 
 def _collect_values(context: Mapping[str, Any]) -> dict[str, dict[str, None]]:
-    """Collect all values of each key of a context document; hosts of one campaign may differ from each other."""
+    """Collect all values of each key of a context document, because hosts of one campaign may differ."""
     values: dict[str, dict[str, None]] = {}
 
     def add_value(label: str, value: object) -> None:
@@ -519,7 +519,7 @@ def _collect_values(context: Mapping[str, Any]) -> dict[str, dict[str, None]]:
 
 
 def _iterate_leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the path (in words) and the value of each leaf of a document, without those that differ between any two hosts."""
+    """Yield path (in words) and value of each leaf of a document, except values that are unique to a host."""
     for name, value in document.items():
         label = f"{prefix}{name.replace('_', ' ')}"
         if name in _HOST_SPECIFIC_KEYS:

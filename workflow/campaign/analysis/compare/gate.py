@@ -34,7 +34,7 @@ _OPERATORS: dict[str, Callable[[Floats, float], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class RegressionRule:
-    """Rule of the regression gate: a quantity, and the change in percent from which it fails."""
+    """Rule of the regression gate: a quantity, and the change in percent that violates the rule."""
 
     text: str
     quantity: str
