@@ -482,7 +482,7 @@ def compute_interval_lengths(row: Any, value: str, low: str, high: str) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class IntervalColumns:
-    """Names of the columns of a value and its interval."""
+    """Names of the columns that hold a value and the bounds of its interval."""
 
     value: str
     low: str

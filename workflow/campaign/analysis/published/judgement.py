@@ -112,7 +112,7 @@ def _to_relative_throughput(mapping: CampaignMapping, value: float) -> float:
 
 
 def compute_accepted_throughput(claim: Claim, mapping: CampaignMapping) -> tuple[float, float]:
-    """Return the lowest and highest relative throughput that agrees with a claim.
+    """Compute the lowest and the highest relative throughput that agree with a claim.
 
     A printed number is widened by `REPEATABILITY_PCT`.
     """

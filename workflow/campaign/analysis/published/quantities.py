@@ -106,7 +106,7 @@ def evaluate_claim(claim: Claim, references: ReferenceSet, tables: Tables) -> Cl
 
 
 def _evaluate_measurements(mapping: CampaignMapping, references: ReferenceSet, tables: Tables) -> ClaimValues:
-    """Return the throughput, or the metric, of the cells or pairs of cells that a claim is about."""
+    """Compute the throughput, or the claim's metric, for the cells or pairs of cells that the claim applies to."""
     design = (
         _build_metric_design(mapping, tables)
         if mapping.compute.startswith("metric")
@@ -363,7 +363,7 @@ def _classify_outcome(row: Mapping[Any, Any]) -> str:
 
 
 def _evaluate_links(mapping: CampaignMapping, links: Sequence[Mapping[str, Any]]) -> ClaimValues:
-    """Return the median over all pairs of devices of one host that are attached as claimed, with the range of the pairs.
+    """Compute the median link value over device pairs on one host that are attached as claimed, with its range.
 
     A ratio is that of two medians; its range is that of the smallest over the largest to the largest over the smallest.
     """

@@ -174,7 +174,7 @@ def filter_by_expression(cells: pd.DataFrame, references: ReferenceSet, text: st
 
 
 def _count_mismatches(rows: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping) -> pd.Series[int]:
-    """Return the number of the document's conditions that each row misses."""
+    """Count the conditions of the published document that each row misses."""
     mismatch_counts = pd.Series(0, index=rows.index)
     for _, name, allowed_values in _list_conditions(rows, references, mapping):
         mismatch_counts += ~_meets_condition(rows[name], allowed_values)
@@ -214,7 +214,7 @@ def is_about_model(mapping: CampaignMapping) -> bool:
 
 
 def _keep_fewest_mismatches(rows: pd.DataFrame, references: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:
-    """Return the rows of each model that miss the fewest conditions."""
+    """Keep, for each model, only the rows that miss the fewest conditions."""
     is_kept = pd.Series(False, index=rows.index)
     for model in models or ("",):
         workloads = references.models[model].workloads if model else _list_distinct(rows["workload"])

@@ -141,7 +141,7 @@ _BUSY_COLUMNS = {"lease_id": TEXT, "started": NUMBER, "ended": NUMBER}
 
 
 def compute_idle_before(runs: pd.DataFrame, other_uses: Iterable[BusySpan] = ()) -> pd.Series[float]:
-    """Return the seconds that a lease was idle before each run; nan for its first run, and if nothing was started.
+    """Compute how many seconds a lease was idle before each run; nan for first runs and if nothing was started.
 
     Clocks that were set back, or that differ between two hosts, do not lead to negative idle times.
 
