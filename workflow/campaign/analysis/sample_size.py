@@ -50,12 +50,12 @@ class Spread:
     source: str
 
     def compute_log_mean_variance(self, compositions: int, runs: int, steps: int) -> float:
-        """Return the variance of the logarithm of a cell's mean."""
+        """Compute the variance of the logarithm of a cell's mean."""
         parts = self.composition_pct**2 + (self.run_pct**2 + self.step_pct**2 / max(steps, 1)) / runs
         return parts / compositions / 1e4
 
     def compute_shared_variance_fraction(self, runs: int, steps: int) -> float:
-        """Return the fraction of the variance of a composition's mean that all cells of the composition share."""
+        """Compute the fraction of the variance of a composition's mean that all of its cells share."""
         total = self.compute_log_mean_variance(1, runs, steps)
         return (self.composition_pct / 100) ** 2 / total if total else 0.0
 
@@ -81,9 +81,9 @@ class SampleSizes:
     """Sample sizes of a campaign for a wanted detectable difference, with their costs.
 
     Args:
-        spread: standard deviations that the sizes follow from.
+        spread: standard deviations from which the sizes are computed.
         comparisons: number of differences that are tested together.
-        now: the campaign as it is.
+        now: the campaign as currently planned.
         usual: the campaign with other numbers of compositions.
         cheapest: cheapest size that reaches the wanted difference; None if no size up to 20 compositions does.
         alternatives: cheapest size for each number of compositions that reaches the difference.

@@ -55,7 +55,7 @@ class PlannedComparisons:
 
     @classmethod
     def from_plan(cls, plan: Plan) -> PlannedComparisons:
-        """Build the comparisons of a plan.
+        """Build the comparisons from a plan.
 
         A plan of one configuration is compared with a copy of itself.
         """
@@ -73,7 +73,7 @@ class PlannedComparisons:
 
     @classmethod
     def from_cells(cls, cells: pd.DataFrame, lease_order: str) -> PlannedComparisons:
-        """Build the comparisons of cells, keeping only as many cells of a large plan as the simulation needs."""
+        """Build the comparisons from cells; of a large plan, keep only the cells that the simulation needs."""
         coded_cells = cells.apply(lambda labels: pd.factorize(labels)[0])
         compared_cells = coded_cells[coded_cells["configuration"] > 0].merge(
             coded_cells.loc[coded_cells["configuration"] == 0, ["workload", "batch"]], on=["workload", "batch"]
@@ -144,7 +144,7 @@ class PlannedComparisons:
 class SimulatedPrecision:
     """Precision of a plan's comparisons as a function of the number of compositions.
 
-    A few numbers of compositions are simulated once each; values between them are interpolated.
+    A few numbers of compositions are simulated once each; precision in between is interpolated.
     """
 
     def __init__(self, comparisons: PlannedComparisons) -> None:
@@ -152,7 +152,7 @@ class SimulatedPrecision:
         self._simulate = cache(comparisons.simulate_precision)
 
     def estimate(self, compositions: int, shared_fraction: float) -> IntervalPrecision:
-        """Return the precision that a number of compositions achieves.
+        """Estimate the precision that a given number of compositions achieves.
 
         Args:
             compositions: number of compositions of each configuration, at least 2.
@@ -175,7 +175,7 @@ class SimulatedPrecision:
         return IntervalPrecision(interpolate("half_width"), interpolate("detectable"))
 
     def _interpolate_correlation(self, name: str, compositions: int, shared_fraction: float) -> float:
-        """Interpolate a value between cells that deviate independently and cells that deviate together.
+        """Interpolate a quantity between the cases of independently and jointly deviating cells.
 
         The weight is the square of the shared fraction, since the degrees of freedom fall by the square.
         """

@@ -10,7 +10,7 @@ LAST_PLACE = 1_000_000
 
 
 def sort_by_page_order(drawings: Mapping[str, Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the documents of figures (`build_page_document`) in the order of the page."""
+    """Sort the documents of figures (`build_page_document`) by their order on the page."""
     return [
         drawings[name] for name in sorted(drawings, key=lambda name: (drawings[name].get("place", LAST_PLACE), name))
     ]

@@ -104,7 +104,7 @@ def add_intervals(rows: pd.DataFrame, design: Design) -> pd.DataFrame:
 
 
 def choose_unit(unit: str, largest: float) -> tuple[str, float]:
-    """Choose the unit for a rate from its largest value, and return it with the factor to that unit.
+    """Choose the unit of a rate by its largest value; return it with the conversion factor.
 
     For example, 0.00004 GB/s is shown as 40 kB/s.
     """
@@ -114,15 +114,15 @@ def choose_unit(unit: str, largest: float) -> tuple[str, float]:
 
 
 def format_with_unit(value: float, unit: str) -> str:
-    """Format a value in the unit that suits it, such as '3.10 GB/s' or '41.2 kB/s'."""
+    """Format a value in a suitable unit, such as '3.10 GB/s' or '41.2 kB/s'."""
     suitable_unit, factor = choose_unit(unit, abs(value))
     return f"{wording.format_number(factor * value)} {suitable_unit}"
 
 
 def format_value(value: float, unit: str) -> str:
-    """Format a value next to which its unit is stated, such as '3.10'.
+    """Format a value without its unit, which is stated next to it, such as '3.10'.
 
-    A value that is too small for that unit is given with another one, such as '41.2 kB/s'.
+    A value that is too small for this unit is formatted with another unit, such as '41.2 kB/s'.
     """
     return format_with_unit(value, unit) if 0 < abs(value) < 1e-3 else wording.format_number(value)
 
@@ -189,7 +189,7 @@ def build_bar_drawing(
 
 
 def select_configurations(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of at most `MAX_CONFIGURATIONS` configurations, spread evenly over the plan.
+    """Select the rows of at most `MAX_CONFIGURATIONS` configurations, spread evenly over the plan.
 
     Similar configurations are neighbours in the plan.
     """
@@ -199,7 +199,7 @@ def select_configurations(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def select_most_sampled(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the batch, precision and options of each workload that were sampled on the most configurations."""
+    """Select, per workload, the batch, precision and options that were sampled on the most configurations."""
     axes = ["batch", "precision", *comparable_cells.list_option_columns(rows)]
     groups_kept = []
     for _, workload_rows in rows.groupby("workload", sort=False):
@@ -209,7 +209,7 @@ def select_most_sampled(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rank_sampling(group: pd.DataFrame) -> tuple[int, float, tuple[int, str]]:
-    """Return the sort key of a group, which is its number of configurations, then its batch, then its precision."""
+    """Return the sort key of a group: number of configurations, then batch, then precision."""
     precision, name = comparable_cells.rank_precision(group["precision"].iloc[0])
     return group["configuration"].nunique(), float(group["batch"].iloc[0]), (-precision, name)
 
@@ -267,7 +267,7 @@ def render_bars(rows: pd.DataFrame) -> str:
 
 
 def _compute_interval_top(row: Any) -> float:
-    """Return the upper end of a bar with its interval, or 0 without a value."""
+    """Compute the upper end of a bar and its interval; 0 if there is no value."""
     return float(max((value for value in (row["mean"], row["ci_high"]) if value == value), default=0.0))
 
 
@@ -288,9 +288,9 @@ class _BarLayout:
     is_narrow: bool
 
     def find_top(self, pairs: Sequence[tuple[Any, Any]], index: int) -> float:
-        """Return the value above which the label of a bar begins.
+        """Find the value above which the label of a bar is placed.
 
-        A label that is wider than its bar is placed above the neighbouring bars as well.
+        A label that is wider than its bar must also clear the neighbouring bars.
         """
         if not self.is_narrow:
             return _compute_interval_top(pairs[index][1])
@@ -322,7 +322,7 @@ class Bars:
         return {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": plot.INK, "linewidth": 0.7}
 
     def draw(self, axes: Axes, groups: BarGroups) -> None:
-        """Draw one panel."""
+        """Draw the bars of one panel, with intervals, labels and marked gaps."""
         layout = self._lay_out(axes, groups)
         longest_words = 0
         bars: dict[Any, list[tuple[float, float, float, float]]] = {}
@@ -360,7 +360,7 @@ class Bars:
         )
 
     def _choose_labels(self, groups: BarGroups, bar_pt: float) -> list[list[str]]:
-        """Return the label above each bar of each group, empty in a panel in which labels would cover each other."""
+        """Choose the label above each bar of each group; labels are empty in a panel where they would overlap."""
         empty_labels = [[""] * len(pairs) for _, pairs in groups]
         if sum(len(pairs) for _, pairs in groups) > _MAX_LABELLED_BARS:
             return empty_labels

@@ -152,7 +152,7 @@ def _describe_compositions(leases: Mapping[tuple[str, str], set[str]]) -> list[s
 
 
 def list_missing_reasons(directory: Path, tables: Path | None = None, *, only_tried: bool = False) -> list[str]:
-    """Return one line per lease of plan/plan.json that has runs without a record, with the reason.
+    """List the leases of plan/plan.json with unrecorded runs, one line per lease with the reason.
 
     Args:
         directory: results directory.

@@ -16,7 +16,7 @@ def text_column(name: str, placeholder: str = "") -> CellFormatter:
 
 
 def description_column(names: Sequence[str]) -> CellFormatter:
-    """Return a column that describes several fields of a row, such as 'bert-base, batch 32, fp16'."""
+    """Return a column that joins several fields of a row, such as 'bert-base, batch 32, fp16'."""
     return lambda row: wording.format_axes(row, names)
 
 

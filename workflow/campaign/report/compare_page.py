@@ -86,7 +86,7 @@ def _build_context(comparison: CampaignComparison) -> dict[str, Any]:
 
 
 def select_largest_changes(rows: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Return the largest of the known changes, the largest first, with intervals for rows that were selected by their size.
+    """Select the largest known changes, largest first, with intervals adjusted for selection by size.
 
     The intervals of R rows of m hold at 1 - 0.05 R / m each, so that 95 % of those that are shown hold (Benjamini & Yekutieli,
     2005, "False discovery rate-adjusted multiple confidence intervals for selected parameters", JASA 100(469)).
@@ -205,7 +205,7 @@ def _describe_mean(row: Mapping[Any, Any], quantity: str) -> str:
 
 
 def _compute_change_with_bounds(row: Mapping[Any, Any]) -> tuple[float, float, float]:
-    """Return the change in percent with the bounds of its interval."""
+    """Compute a row's change in percent with the bounds of its interval."""
     value, low, high = (100 * (float(row[name]) - 1) for name in ("ratio", "low", "high"))
     return value, low, high
 

@@ -146,7 +146,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Figure:
-    """Figure as its file declares it.
+    """Figure, as declared by a file in scripts/figures/.
 
     `section` is the introduction to its section; `within` is the anchor of the figure that it continues.
     """
@@ -169,7 +169,7 @@ class Figure:
         return self.name.replace("_", "-")
 
     def draw(self, data: FigureData) -> Drawing:
-        """Return the drawing, with its pictures labelled for screen readers and fit for any page."""
+        """Draw the figure, with pictures labelled for screen readers and adapted to any page."""
         drawing = replace(self.draw_function(data), metric=data.metric)
         if drawing.svg is None:
             return drawing
@@ -243,7 +243,7 @@ def load_all_figures(scripts: Path = SCRIPTS) -> dict[str, Figure]:
 
 
 def nothing(reason: str) -> Drawing:
-    """Return the drawing of a figure that has no data.
+    """Return an empty drawing, for a figure that has no data.
 
     Args:
         reason: reason that completes 'left out because ...'.
@@ -337,17 +337,17 @@ def build_page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], s
 
 
 def select_distinguishing_columns(rows: pd.DataFrame, columns: Iterable[str], default: str = "workload") -> list[str]:
-    """Return the columns in which rows differ; `default` alone if there are none."""
+    """Select the columns in which rows differ, or `default` alone if rows do not differ."""
     return [column for column in columns if rows[column].nunique() > 1] or [default]
 
 
 def select_first_and_last(sorted_rows: pd.DataFrame) -> list[Any]:
-    """Return the first and the last of sorted rows; a single row is returned once."""
+    """Select the first and the last of sorted rows; a single row is returned once."""
     return [sorted_rows.iloc[0]] if len(sorted_rows) == 1 else [sorted_rows.iloc[0], sorted_rows.iloc[-1]]
 
 
 def describe_undrawn(count: int, noun: str, location: str = "data table") -> str:
-    """Return a sentence for a caption, after a space, on how many items are not drawn; '' for none."""
+    """State in a caption sentence, after a space, how many items are not drawn; empty if all are drawn."""
     verb = "is" if count == 1 else "are"
     return f" {wording.pluralize(count, f'further {noun}')} {verb} only in the {location}." if count > 0 else ""
 
@@ -416,7 +416,7 @@ def list_limits(data: FigureData, rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _describe_windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
-    """Return sentences on how many of these cells have each problem of the measured window; '' for none or unknown."""
+    """Describe how many cells have each problem of the measured window; empty if none or unknown."""
     marked_cells = cells[cells.get("window", pd.Series("", cells.index)) != ""]
     shown_cells = marked_cells[marked_cells["cell_id"].isin(rows["cell_id"])]
     marks = (

@@ -16,16 +16,16 @@ from campaign.common import wording
 
 @dataclass(frozen=True, slots=True)
 class SelectedLinks:
-    """Link measurement (links/1 document) of one configuration."""
+    """Link measurement (links/1 document) to show for one configuration."""
 
     configuration: str
     document: Mapping[str, Any]
 
 
 def select_shown_links(links: Iterable[Mapping[str, Any]]) -> list[SelectedLinks]:
-    """Return the link measurement to show for each configuration, in the order of first appearance.
+    """Select the link measurement to show for each configuration, in order of first appearance.
 
-    It is the last one before runs, or the last of all if there is none before runs.
+    It is the last measurement made before runs or, if there is none, the last of all.
 
     Args:
         links: measurements as `FigureData.links`, with `configuration`, `when` and `document`.
@@ -115,7 +115,7 @@ def compare_link_kinds(links: Iterable[Mapping[str, Any]], configuration: str, k
 
 
 def list_pair_bandwidths(document: Mapping[str, Any], kind: str) -> list[float]:
-    """Return the bandwidth of each pair of devices joined by a kind of link, as the mean of both directions."""
+    """List the bandwidths of device pairs joined by one kind of link, each the mean of both directions."""
     matrix, kinds = document["matrices"]["unidirectional_gb_per_s"], document["kinds"]
     bandwidths = []
     for first_index in range(len(kinds)):

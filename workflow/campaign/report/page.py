@@ -114,7 +114,7 @@ class _DrawingDocument(BaseModel):
 def read_drawings(files: Iterable[tuple[Path, Path]]) -> dict[str, dict[str, Any]]:
     """Read finished figures from their (svg, json) files, by file name.
 
-    Each has its CSV and PDF as base64 if they are not too long.
+    Their CSV and PDF files are included as base64 if they are not too long.
     """
     drawings = {}
     for svg, words in files:
@@ -134,7 +134,7 @@ def build_context(
     drawings: Mapping[str, Mapping[str, Any]],
     recommendation: RecommendationDocument | None = None,
 ) -> dict[str, Any]:
-    """Build all texts and numbers that the template lays out. See `render_report_page` for arguments and errors."""
+    """Build all texts and numbers for the page template. See `render_report_page` for arguments and errors."""
     try:
         report_context = ContextDocument.model_validate(context_document)
     except ValidationError as error:
@@ -224,7 +224,7 @@ def describe_analysis_versions(versions: Sequence[AnalysisVersion]) -> list[str]
 
 
 def _apply_layout(drawings: Sequence[Mapping[str, Any]], layout: PageLayout) -> list[Mapping[str, Any]]:
-    """Return the drawings in the parts and order that the campaign file requests, without hidden ones."""
+    """Arrange the drawings in the parts and order that the campaign file requests, without hidden ones."""
     open_anchors = [name.replace("_", "-") for name in layout.open]
     hidden_anchors = {name.replace("_", "-") for name in layout.hide}
     kept_drawings = [drawing for drawing in drawings if drawing["anchor"] not in hidden_anchors]
@@ -276,7 +276,7 @@ def _build_section(drawing: Mapping[str, Any], document: ContextDocument, campai
 
 
 def _group_left_out(drawings: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the titles of figures that have nothing to show, by reason."""
+    """Group the titles of figures that have nothing to show by reason."""
     titles_by_reason: dict[str, list[str]] = {}
     for drawing in drawings:
         if not drawing["shown"]:
@@ -297,7 +297,7 @@ def _is_coverage_redundant(coverage: str, campaign_coverage: str) -> bool:
 
 
 def _select_part(sections: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, Any]]:
-    """Return the sections of one part of the page, each with the figures that continue it.
+    """Select the sections of one part of the page, each with the figures that continue it.
 
     A continuation whose parent is not shown becomes a section of its own.
     """
@@ -325,7 +325,7 @@ def _describe_basis(runs: pd.DataFrame, document: ContextDocument) -> str:
 
 
 def _describe_unmeasured(cells: pd.DataFrame) -> str:
-    """Describe the planned cells without a number in one line; empty if there are none."""
+    """Describe in one line the planned cells that have no value; empty if there are none."""
     counts = [(str(name), int(count)) for name, count in cells["state"].value_counts().items() if name != "measured"]
     phrases = [
         f"{count:,} {'' if name == 'failed' else 'is ' if count == 1 else 'are '}{name}" for name, count in counts
@@ -351,7 +351,7 @@ def describe_tests(sections: Iterable[Mapping[str, Any]]) -> str:
 
 
 def render_context(context: Mapping[str, Any]) -> str:
-    """Render the page from a context of `build_context` as one file, without requests or a clock."""
+    """Render the page from the context of `build_context` as a self-contained, reproducible file."""
     return render_template("report.html.j2", context)
 
 

@@ -55,13 +55,13 @@ _TITLE_PAD_PT = 16
 
 @dataclass(frozen=True, slots=True)
 class SeriesLook:
-    """Look of a series that distinguishes it from others."""
+    """Colour, marker and line style that distinguish a series from others."""
 
     colour: str
     marker: str
     hatch: str
     dashes: str
-    """Style of its lines without markers."""
+    """Line style where no markers are drawn."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ COLUMN_WIDTH_IN, PAGE_WIDTH_IN = 3.4, 7.1  # of papers of IEEE and ACM
 
 
 def build_page_medium(path: Path, title: str) -> FigureMedium:
-    """Return the medium of the report page, with a PDF file as well.
+    """Build the medium of the report page, which also saves a PDF file.
 
     Args:
         path: path of the file, without suffix.
@@ -103,7 +103,7 @@ def build_page_medium(path: Path, title: str) -> FigureMedium:
 
 
 def build_paper_medium(style: Path, path: Path, formats: Sequence[str], title: str) -> FigureMedium:
-    """Return the medium of a paper with two columns: one panel fits into a column, more take both.
+    """Build the medium of a two-column paper: one panel fits into a column, several span both.
 
     Args:
         style: style file of the paper.
@@ -134,7 +134,7 @@ def get_small_font_pt() -> float:
 
 
 def choose_series_look(position: int) -> SeriesLook:
-    """Return the look of the n-th series; 36 differ in colour and marker together, 24 in colour and dashes."""
+    """Return the look of the n-th series. There are 36 pairs of colour and marker, and 24 of colour and dashes."""
     round_ = position // len(COLOURS)
     shifted_position = (position + round_) % len(MARKERS)
     return SeriesLook(
@@ -169,11 +169,11 @@ class Panels:
     series: str = ""
 
     def format_common_sentence(self) -> str:
-        """Return a sentence for the caption, after a space, on what all panels share; '' for nothing."""
+        """Format a caption sentence, after a space, on what all panels share; empty if they share nothing."""
         return f" All panels: {self.common}." if self.common else ""
 
     def list_limits(self) -> tuple[str, ...]:
-        """Return sentences on the panels and series that are not drawn."""
+        """List sentences on the panels and series that are not drawn."""
         panels_note = describe_undrawn(self.left_out, "panel", "data").strip()
         series_note = f"Drawn: {self.series}; the others are in the data." if self.series else ""
         return panels_note, series_note
@@ -184,7 +184,7 @@ def split_into_panels(
 ) -> Panels:
     """Split rows into panels by columns, in the order of first appearance.
 
-    Labels name only what differs between panels.
+    Labels contain only what differs between panels.
 
     Args:
         rows: rows of the figure.
@@ -220,7 +220,7 @@ def split_into_panels(
 
 @contextmanager
 def use_style(path: Path) -> Iterator[None]:
-    """Use the report's matplotlib style inside the context, and nothing of the user's."""
+    """Use only the report's matplotlib style inside the context, and ignore the user's settings."""
     with mpl.rc_context():
         mpl.rcdefaults()
         matplotlib.style.use([path_or_style for path_or_style in (path, _medium.get().style) if path_or_style])
@@ -320,7 +320,7 @@ def assign_looks(names: Iterable[Any]) -> dict[Any, SeriesLook]:
 
 
 def collect_panel_values(panels: Panels, column: str) -> pd.Series[Any]:
-    """Return the values of a column in all drawn panels."""
+    """Collect the values of a column over all drawn panels."""
     values: pd.Series[Any] = pd.concat([panel.rows[column] for panel in panels.shown])
     return values
 
@@ -363,7 +363,7 @@ def draw_multiples(
 
     Args:
         panels: rows of each panel.
-        draw_panel: function that draws the rows of a panel on its axes; it may set labels of its own.
+        draw_panel: function that draws the rows of a panel on its axes; it may set its own labels.
         handles: entries of the legend.
         x: label of the x axis of every panel.
         y: label of the y axis of the first panel of each row.
@@ -464,7 +464,7 @@ def mark_gap(axes: Axes, x: float, words: str) -> None:
 
 
 def describe_gap(row: Any) -> str:
-    """Return why a cell has no value.
+    """Describe why a cell has no value.
 
     This is the outcome of its runs in words, 'no value' (valid runs without a value) or 'missing'.
     """
@@ -482,7 +482,7 @@ def compute_interval_lengths(row: Any, value: str, low: str, high: str) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class IntervalColumns:
-    """Names of the columns of a value and its interval."""
+    """Names of the columns that hold a value and the bounds of its interval."""
 
     value: str
     low: str
@@ -493,7 +493,7 @@ RATE = IntervalColumns("mean", "ci_low", "ci_high")
 
 
 def compute_range(rows: pd.DataFrame, columns: IntervalColumns) -> tuple[float, float]:
-    """Return the range to draw, which includes all values and most of their intervals.
+    """Compute the axis range, which includes all values and most of their intervals.
 
     It extends beyond the values by at most 0.6 of the largest. With two runs a 95 % interval can be a hundred times its
     value; the values must stay readable next to it.
@@ -507,7 +507,7 @@ def compute_range(rows: pd.DataFrame, columns: IntervalColumns) -> tuple[float, 
 
 
 def describe_cut_intervals(rows: pd.DataFrame, columns: IntervalColumns) -> str:
-    """Return a sentence if some intervals are wider than the picture, else ''."""
+    """Return a sentence if some intervals exceed the picture, or an empty string."""
     low, high = compute_range(rows, columns)
     wider = bool((rows[columns.low] < low).any() or (rows[columns.high] > high).any())
     return "Very wide intervals are cut off in the picture." if wider else ""
@@ -536,9 +536,9 @@ def draw_cumulative_shares(axes: Axes, values: Any, look: SeriesLook, **line_sty
 
 
 def to_svg(figure: MplFigure) -> str:
-    """Return the figure as matplotlib writes it to SVG; `Figure.draw` makes it fit the page.
+    """Convert a matplotlib figure to SVG; `Figure.draw` adapts it to the page.
 
-    The files of the current medium are saved as well.
+    The files of the current medium are also saved.
     """
     medium = _medium.get()
     for axes in figure.axes:
@@ -559,7 +559,7 @@ def to_svg(figure: MplFigure) -> str:
 
 
 def _raise_title(axes: Axes) -> None:
-    """Put the title of a panel above the power of ten of its y axis, if it has one."""
+    """Raise the title of a panel above the power of ten of its y axis, if there is one."""
     formatter, label = axes.yaxis.get_major_formatter(), axes.get_title("left")
     formatter.set_locs(list(axes.get_yticks()))
     if label and formatter.get_offset():
@@ -567,7 +567,7 @@ def _raise_title(axes: Axes) -> None:
 
 
 def _save(figure: MplFigure, medium: FigureMedium) -> None:
-    """Save a figure in the formats of a medium.
+    """Save a figure to files in the formats of a medium.
 
     Files have no date, so that the same figure gives the same file.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # It imports pandas.
 
 
 def find_planned_campaign(campaign: Campaign, directory: Path) -> Campaign:
-    """Return the campaign as stored in the plan, if both differ only in details that do not affect the measurements.
+    """Return the campaign stored in the plan if it differs only in details that do not affect measurements.
 
     Such details come from a profile or an option (launcher, start of implied runs, version label), or are input files that have
     been moved, edited or lost since. A page therefore describes the measured campaign, no matter whether the workflow, a command or

@@ -35,7 +35,7 @@ INK = "#010203"
 
 
 def adapt_svg(text: str, anchor: str, title: str, alt: str) -> str:
-    """Adapt a drawing to be an `svg` element of a page, with ids prefixed by the anchor and ink as currentColor.
+    """Adapt a drawing for inlining as an `svg` element: prefix ids with the anchor, draw ink in currentColor.
 
     A screen reader reads the title and the alternative text, but not every number.
     """
@@ -62,7 +62,7 @@ def _format_number(number: float) -> str:
 
 
 def _normalize(text: str) -> str:
-    """Make a picture reproducible by rounding long numbers and renumbering hashed ids.
+    """Make an SVG picture reproducible by rounding long numbers and renumbering hashed ids.
 
     The layout's last digits, and the ids hashed from them, differ between processes.
     """
@@ -73,7 +73,7 @@ def _normalize(text: str) -> str:
 
 
 def _join_elements(text: str) -> str:
-    """Join consecutive lines, and consecutive marks, of equal style to one path each."""
+    """Join consecutive lines, and consecutive marks, of equal style into one path each."""
     markers = {name: (outline, style) for name, outline, style in _MARKER.findall(text)}
 
     def join_lines(match: re.Match[str]) -> str:
@@ -94,7 +94,7 @@ def _join_elements(text: str) -> str:
 
 
 def _to_relative_path(outline: str) -> tuple[float, float, str]:
-    """Return the start (x, y) of a marker's outline and the rest of it as relative path commands.
+    """Convert a marker's outline to its start (x, y) and relative path commands.
 
     Curves are those of a circle.
     """

@@ -40,7 +40,7 @@ def render_template(template: str, context: Mapping[str, Any]) -> str:
 
 
 def inline_svg(svg: str) -> Markup:
-    """Return a picture for inclusion in a page, without the XML declaration, which only a separate file may have.
+    """Strip a picture's XML declaration, which only a separate file may have, to inline it in a page.
 
     Raises RecordError if the text has no SVG element.
     """
@@ -53,7 +53,7 @@ def inline_svg(svg: str) -> Markup:
 def encode_downloads(picture: Path) -> dict[str, str]:
     """Encode the CSV (gzip) and PDF files next to a picture as base64, for download links of the page.
 
-    The text is '' if the file is too long, missing, or not a regular file.
+    The text is empty if the file is too long, missing, or not a regular file.
     """
     encoded_files = {}
     for kind, pack in (("csv", partial(gzip.compress, mtime=0)), ("pdf", bytes)):

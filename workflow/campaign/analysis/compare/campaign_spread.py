@@ -36,7 +36,7 @@ class CampaignSpread:
         return self.campaigns >= MIN_CAMPAIGNS and np.isfinite(self.variance)
 
     def widen_ratios(self, ratios: LogRatios) -> LogRatios:
-        """Return changes between two campaigns, with the spread between campaigns wherever it widens the interval."""
+        """Widen the intervals of changes between two campaigns where the spread between campaigns is larger."""
         variance = np.full_like(ratios.variance, 2 * self.variance)
         spread_ratios = LogRatios(ratios.ratio, variance, np.full_like(variance, self.campaigns - 1.0))
         is_wider = spread_ratios.compute_bounds()[2] > ratios.compute_bounds()[2]
@@ -47,9 +47,9 @@ class CampaignSpread:
         )
 
     def apply_to(self, ratios: Ratios) -> Ratios:
-        """Return comparisons of two campaigns with this spread taken into account.
+        """Return comparisons of two campaigns that take this spread into account.
 
-        They are untested if the spread is unknown.
+        They are not tested if the spread is unknown.
         """
         if not self.is_known:
             is_untested = np.isfinite(ratios.estimate.ratio) & (ratios.method != CONFOUNDED_WITH_HOSTS)

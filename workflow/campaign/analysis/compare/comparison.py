@@ -178,7 +178,7 @@ def _compare_cells(matches: CellMatches, base: Tables, other: Tables, spread: Ca
 
 
 def _describe_protocols(rows: pd.DataFrame, base: Tables, other: Tables) -> tuple[str, ...]:
-    """Describe how the runs of both campaigns were measured, in one text if both protocols are the same."""
+    """Describe the measuring protocols of both campaigns, in one text if they are the same."""
     descriptions = []
     for tables, ids in ((base, rows["cell_id"]), (other, rows["other_cell_id"])):
         runs, context = tables.runs[tables.runs["cell_id"].isin(ids)], tables.context
@@ -213,9 +213,9 @@ def _combine_runs(base: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
 
 def _find_shared_leases(base: pd.DataFrame, other: pd.DataFrame) -> list[str]:
-    """Return the ids of leases of which both campaigns hold the same run.
+    """Return the ids of leases from which both campaigns contain the same run.
 
-    The id alone is no identity: a campaign that is measured again from the start reuses the names of its leases.
+    The id alone does not suffice, because a campaign that is measured anew reuses the names of its leases.
     """
     run_columns = ["lease_id", "cell_id", "repetition", "started"]
     return list(set(base[run_columns].merge(other[run_columns])["lease_id"]))
@@ -270,7 +270,7 @@ def _combine_protocols(base: Tables, other: Tables) -> dict[str, Any]:
 
 
 def _describe_cells(cells: pd.DataFrame) -> list[str]:
-    """Describe each cell by the columns that name it, without empty ones."""
+    """Describe each cell by its non-empty naming columns."""
     if cells.empty:
         return []
     axes = list_naming_columns(cells)
@@ -283,7 +283,7 @@ def _describe_cells(cells: pd.DataFrame) -> list[str]:
 
 
 def _list_outcomes(cells: pd.DataFrame) -> list[str]:
-    """Return the outcome of each cell, which is 'ok', the failure ('oom_device'), 'implied' or 'missing'."""
+    """List the outcome of each cell: 'ok', a failure such as 'oom_device', 'implied' or 'missing'."""
     states = zip(cells["state"], cells["failures"], strict=True)
     return [
         "ok" if state == "measured" else _strip_failure_counts(failures) if state == "failed" else state
@@ -320,7 +320,7 @@ def _describe_change(row: Mapping[Any, Any]) -> str:
 
 
 def _average_ratios(rows: pd.DataFrame, spread: CampaignSpread | None = None) -> pd.DataFrame:
-    """Return the geometric mean of the ratios of each workload, and of all cells.
+    """Compute the geometric mean of the ratios for each workload, and for all cells.
 
     A mean of cells that are not tested has no interval and no test: their difference may be one of compositions or hosts.
     """
@@ -349,7 +349,7 @@ def _list_unmatched(cells: pd.DataFrame) -> pd.DataFrame:
 def _find_violations(
     rule: RegressionRule, comparison: CampaignComparison, matches: CellMatches, runs: tuple[pd.DataFrame, pd.DataFrame]
 ) -> Iterable[RuleViolation]:
-    """Return the violations of a rule in a comparison."""
+    """Find the violations of a rule in a comparison."""
     rows = comparison.rows
     if rule.quantity == STATE:
         return find_state_violations(rule, rows)
@@ -453,7 +453,7 @@ _MAX_TEXT_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class ContextDifference:
-    """Difference between the contexts of two campaigns; '' for a campaign without a value."""
+    """Difference between the contexts of two campaigns. The value is empty if a campaign has none."""
 
     what: str
     base: str
@@ -475,9 +475,9 @@ def compare_contexts(base: Mapping[str, Any], other: Mapping[str, Any]) -> Itera
 
 
 def _compare_programs(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, str]]]:
-    """Return the keys that differ in workloads of the same name, with the texts of both campaigns.
+    """Compare the programs of workloads with equal names; return the differing keys with the texts of both.
 
-    The text is '' if a campaign lacks the key.
+    The text is empty if a campaign does not have the key.
     """
     base_programs, other_programs = read_programs(base), read_programs(other)
     return {
@@ -492,13 +492,13 @@ def _compare_programs(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict
 
 
 def _join_values(values: list[str]) -> str:
-    """Join values to one text and cut it after 300 characters."""
+    """Join values into one text, truncated to 300 characters."""
     text = " | ".join(values)
     return text if len(text) <= _MAX_TEXT_CHARACTERS else f"{text[: _MAX_TEXT_CHARACTERS - 3]}..."
 
 
 def _collect_values(context: Mapping[str, Any]) -> dict[str, dict[str, None]]:
-    """Collect all values of each key of a context document; hosts of one campaign may differ from each other."""
+    """Collect all values of each key of a context document, because hosts of one campaign may differ."""
     values: dict[str, dict[str, None]] = {}
 
     def add_value(label: str, value: object) -> None:
@@ -519,7 +519,7 @@ def _collect_values(context: Mapping[str, Any]) -> dict[str, dict[str, None]]:
 
 
 def _iterate_leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the path (in words) and the value of each leaf of a document, without those that differ between any two hosts."""
+    """Yield path (in words) and value of each leaf of a document, except values that are unique to a host."""
     for name, value in document.items():
         label = f"{prefix}{name.replace('_', ' ')}"
         if name in _HOST_SPECIFIC_KEYS:

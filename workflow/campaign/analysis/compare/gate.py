@@ -34,7 +34,7 @@ _OPERATORS: dict[str, Callable[[Floats, float], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class RegressionRule:
-    """Rule of the regression gate, with a quantity and the change in percent that is not accepted."""
+    """Rule of the regression gate: a quantity, and the change in percent that violates the rule."""
 
     text: str
     quantity: str

@@ -123,7 +123,7 @@ def _build_claim_record(claim: Claim, references: ReferenceSet, tables: Tables) 
 
 
 def _build_match_fields(claim: Claim, mapping: CampaignMapping | None, claim_values: ClaimValues) -> dict[str, Any]:
-    """Build the fields of a claim's record that depend on the measured values."""
+    """Build the part of a claim's record that depends on the measured values."""
     assert mapping is not None  # `evaluate_claim` rejects claims without it
     verdict: str
     verdict, agreeing = judge_claim(claim, mapping, claim_values)
@@ -199,7 +199,7 @@ def describe_measured_values(claim: Claim, claim_values: ClaimValues) -> str:
 
 
 def _name_quantity(claim: Claim) -> str:
-    """Return the name of the quantity that a claim computes, or ''."""
+    """Return the name of the quantity that a claim computes, or an empty string if it has none."""
     if claim.here is None:
         return ""
     is_difference = claim.here.compute == "spread_cv_pct" and claim.here.against_models
@@ -237,14 +237,14 @@ def _format_with_unit(claim: Claim, number: float) -> str:
 
 
 def join_first_texts(texts: Iterable[str]) -> str:
-    """Join different texts; of more than four, the first ones and the number of the others."""
+    """Join distinct texts; if there are more than four, join the first ones and state how many remain."""
     distinct_texts = list(dict.fromkeys(texts))
     remainder = f" and {len(distinct_texts) - _MAX_TEXTS} more" if len(distinct_texts) > _MAX_TEXTS else ""
     return "; ".join(distinct_texts[:_MAX_TEXTS]) + remainder
 
 
 def describe_conditions(values_by_name: Mapping[str, Any]) -> str:
-    """Join all conditions of a claim to one text.
+    """Join the conditions of a claim into one text.
 
     Conditions that belong together (`num` and `den`, `from` and `to`) are joined as one.
     """

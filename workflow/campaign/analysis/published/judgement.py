@@ -40,7 +40,7 @@ repeating a measurement."""
 
 
 def judge_claim(claim: Claim, mapping: CampaignMapping, claim_values: ClaimValues) -> tuple[ClaimVerdict, int]:
-    """Return the verdict on a claim, and the number of measured values that agree."""
+    """Judge a claim: return the verdict, and the number of measured values that agree with it."""
     if (trend := claim_values.trend) is not None:
         if trend.in_order == trend.pairs and all(value.tested for value in claim_values.values):
             return "agrees", len(claim_values.values)
@@ -50,7 +50,7 @@ def judge_claim(claim: Claim, mapping: CampaignMapping, claim_values: ClaimValue
 
 
 def list_condition_differences(claim: Claim, mapping: CampaignMapping, claim_values: ClaimValues) -> tuple[str, ...]:
-    """Return the conditions in which the campaign differs from the document."""
+    """List the conditions in which the campaign differs from the published document."""
     is_absolute = claim.kind == "measured" and mapping.compute not in ("outcome", "largest_batch")
     missing_device = ("the document does not name the device",) if is_absolute and "device" not in mapping.under else ()
     return (*missing_device, *claim_values.mismatches)
@@ -59,13 +59,13 @@ def list_condition_differences(claim: Claim, mapping: CampaignMapping, claim_val
 def compute_accepted_interval(claim: Claim, mapping: CampaignMapping) -> tuple[float | None, float | None]:
     """Return the closed interval of values that agree with a claim, in the unit of the computed quantity.
 
-    An open end is None.
+    An unbounded end is None.
     """
     return mapping.expect or ((mapping.limit, None) if mapping.limit is not None else claim.accept)
 
 
 def compute_distance_pct(claim: Claim, mapping: CampaignMapping, claim_values: ClaimValues) -> float | None:
-    """Return the largest distance of the values from the accepted range, in percent of the throughput at the nearer end.
+    """Compute the largest distance of values from the accepted range, in % of the throughput at the nearer end.
 
     The distance is 0 inside the range. Return None if a distance is meaningless: for an order, a description, or an end of 0.
     """
@@ -83,7 +83,7 @@ def compute_distance_pct(claim: Claim, mapping: CampaignMapping, claim_values: C
 
 
 def differs_confidently(claim: Claim, mapping: CampaignMapping, claim_values: ClaimValues) -> bool:
-    """Return whether a value's whole interval is outside the accepted range, or a pair is in the opposite order."""
+    """Return whether an entire interval lies outside the accepted range, or a pair has the opposite order."""
     if claim_values.trend is not None:
         return claim_values.trend.opposite > 0
     low, high = compute_accepted_throughput(claim, mapping)
@@ -112,7 +112,7 @@ def _to_relative_throughput(mapping: CampaignMapping, value: float) -> float:
 
 
 def compute_accepted_throughput(claim: Claim, mapping: CampaignMapping) -> tuple[float, float]:
-    """Return the lowest and highest relative throughput that agrees with a claim.
+    """Compute the lowest and the highest relative throughput that agree with a claim.
 
     A printed number is widened by `REPEATABILITY_PCT`.
     """
@@ -172,7 +172,7 @@ Nearness = Literal["inside", "near", "off"]
 
 @dataclass(frozen=True)
 class ClaimScore:
-    """Score of a set of claims.
+    """Counts of how well the measurements reproduce a set of claims.
 
     Args:
         claims: number of claims.
@@ -201,9 +201,9 @@ class ClaimScore:
 
 
 def score_claims(claims: Iterable[Mapping[str, Any]]) -> ClaimScore:
-    """Return the score of claims.
+    """Count how many claims were reached, and how near the measured values are.
 
-    A claim that several campaigns reach counts once, with the first of them.
+    A claim that several campaigns reach is counted once, for the first campaign.
 
     Args:
         claims: records of claims as `claims.evaluate_claims` returns them.

@@ -51,7 +51,7 @@ _LINK_MATRICES = {
 class ClaimValue:
     """Measured value of a claim's quantity.
 
-    low, high: interval, nan if there is none; cells: ids of the cells; words: the cells in words.
+    low, high: interval, nan if there is none; cells: ids of the cells; words: description of the cells.
     """
 
     value: float | str
@@ -79,7 +79,7 @@ class Trend:
 
 @dataclass(frozen=True)
 class ClaimValues:
-    """Measured values of a claim, conditions of the document that its cells miss, and the trend if the claim is about one."""
+    """Measured values of a claim, the document's conditions that its cells miss, and the trend, if claimed."""
 
     values: tuple[ClaimValue, ...]
     mismatches: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class ClaimValues:
 
 
 def evaluate_claim(claim: Claim, references: ReferenceSet, tables: Tables) -> ClaimValues:
-    """Return the measured values of a claim.
+    """Compute the measured values of a claim from the tables.
 
     Raises NotMeasuredError, with the reason, if the tables hold none.
     """
@@ -106,7 +106,7 @@ def evaluate_claim(claim: Claim, references: ReferenceSet, tables: Tables) -> Cl
 
 
 def _evaluate_measurements(mapping: CampaignMapping, references: ReferenceSet, tables: Tables) -> ClaimValues:
-    """Return the throughput, or the metric, of the cells or pairs of cells that a claim is about."""
+    """Compute the throughput, or the claim's metric, for the cells or pairs of cells that the claim applies to."""
     design = (
         _build_metric_design(mapping, tables)
         if mapping.compute.startswith("metric")
@@ -145,7 +145,7 @@ def _evaluate_measurements(mapping: CampaignMapping, references: ReferenceSet, t
 
 
 def _compute_ratios(mapping: CampaignMapping, rows: pd.DataFrame, design: Design) -> tuple[Ratios, Any]:
-    """Return the ratio of each cell to its reference cell, and the factor by which to multiply the ratios."""
+    """Compute the ratio of each cell to its reference cell, and the factor by which to scale the ratios."""
     if mapping.compute != "metric_ratio":
         return comparisons.compute_ratios(rows["cell_id"], rows["against_cell_id"], design), 1.0
     scale = (rows["ranks"] / rows["against_ranks"]).to_numpy() if mapping.times_ranks else 1.0
@@ -154,7 +154,7 @@ def _compute_ratios(mapping: CampaignMapping, rows: pd.DataFrame, design: Design
 
 
 def _build_throughput_design(tables: Tables) -> Design:
-    """Return the design that compares cells by throughput, also if the campaign has another primary metric.
+    """Build the design that compares cells by throughput, even if it is not the primary metric.
 
     Raises NotMeasuredError if no run has a throughput.
     """
@@ -181,7 +181,7 @@ _CONVERSIONS: Mapping[str, _Conversion] = {
 
 
 def _build_metric_design(mapping: CampaignMapping, tables: Tables) -> Design:
-    """Return the design that compares cells by a claim's metric over valid runs.
+    """Build the design that compares cells by a claim's metric over valid runs.
 
     Raises NotMeasuredError if no run has the metric.
     """
@@ -191,7 +191,7 @@ def _build_metric_design(mapping: CampaignMapping, tables: Tables) -> Design:
 
 
 def _sum_metric(mapping: CampaignMapping, runs: pd.DataFrame) -> pd.Series[float]:
-    """Return the metric of each run, which is the sum of a claim's columns or a rate in GB/s from its bytes per step."""
+    """Compute each run's metric: the sum of a claim's columns, or the rate in GB/s from its bytes per step."""
     if missing_columns := [name for name in mapping.columns if name not in runs.columns]:
         if not mapping.bytes_per_step or any(name not in runs.columns for name in mapping.bytes_per_step):
             raise NotMeasuredError(f"no run has the metric '{missing_columns[0]}'")
@@ -201,7 +201,7 @@ def _sum_metric(mapping: CampaignMapping, runs: pd.DataFrame) -> pd.Series[float
 
 
 def _sum_columns(runs: pd.DataFrame, columns: Sequence[str]) -> pd.Series[float]:
-    """Add up columns, each as often as it is named; the sum is nan if one of them is missing."""
+    """Add up columns, counting repeated names repeatedly; the sum is nan if a column is missing."""
     return pd.concat([runs[name].astype("float64") for name in columns], axis=1).sum(axis=1, skipna=False)
 
 
@@ -213,7 +213,7 @@ def _require_rows(rows: pd.DataFrame, mapping: CampaignMapping) -> pd.DataFrame:
 
 
 def _adjust_confidence(rows: pd.DataFrame) -> float:
-    """Return the confidence level of each row for which all rows together have 95 % (Bonferroni)."""
+    """Return the confidence level per row that gives all rows a joint confidence of 95 % (Bonferroni)."""
     return 1 - (1 - CONFIDENCE_LEVEL) / max(len(rows), 1)
 
 
@@ -248,7 +248,7 @@ def _count_trend(rows: pd.DataFrame, mapping: CampaignMapping, tables: Tables) -
 def _evaluate_efficiency(
     claim: Claim, mapping: CampaignMapping, references: ReferenceSet, tables: Tables
 ) -> ClaimValues:
-    """Return the smallest scaling efficiency up to the claim's number of devices, in percent."""
+    """Compute the smallest scaling efficiency up to the claim's number of devices, in percent."""
     rows = select_cells(tables.cells[tables.cells["n_ok"] > 0], references, mapping).sort_values("ranks", kind="stable")
     keys = select_equal_columns(rows, mapping)
     max_devices = claim.value if isinstance(claim.value, float) else math.inf
@@ -272,7 +272,7 @@ def _evaluate_efficiency(
 
 
 def _evaluate_variation(mapping: CampaignMapping, references: ReferenceSet, tables: Tables) -> ClaimValues:
-    """Return the variation of throughput among otherwise equal cells, or its difference between two sets of models."""
+    """Compute the variation of throughput among otherwise equal cells, or its difference between two model sets."""
     measured_cells = tables.cells[tables.cells["n_ok"] > 0]
     rows = select_cells(measured_cells, references, mapping)
     design = _build_throughput_design(tables)
@@ -290,7 +290,7 @@ def _evaluate_variation(mapping: CampaignMapping, references: ReferenceSet, tabl
 
 
 def _subtract_medians(spread: pd.DataFrame, other: pd.DataFrame) -> ClaimValue:
-    """Return the difference of two medians, with bounds from the bounds of both.
+    """Subtract two medians, and compute the bounds of the difference from the bounds of both.
 
     The method is that of Zou & Donner, 2008, Statistics in Medicine 27(10).
     """
@@ -330,7 +330,7 @@ def _compute_variation(rows: pd.DataFrame, mapping: CampaignMapping, design: Des
 
 
 def _evaluate_outcomes(mapping: CampaignMapping, references: ReferenceSet, cells: pd.DataFrame) -> ClaimValues:
-    """Return the outcome, the largest batch or the planned runs of the cells that a claim is about."""
+    """Return the outcomes, largest batches or planned runs of the cells that a claim applies to."""
     rows = select_cells(cells, references, mapping)
     rows = rows[rows["state"] != "missing"].reset_index(drop=True)
     if rows.empty:
@@ -356,14 +356,14 @@ def _evaluate_outcomes(mapping: CampaignMapping, references: ReferenceSet, cells
 
 
 def _classify_outcome(row: Mapping[Any, Any]) -> str:
-    """Return 'ok', 'out_of_memory', or the failure of a cell."""
+    """Classify the outcome of a cell as 'ok', 'out_of_memory', or the status of its failure."""
     if row["state"] == "measured":
         return "ok"
     return "out_of_memory" if row["state"] == "implied" or "oom" in str(row["failures"]) else str(row["failures"])
 
 
 def _evaluate_links(mapping: CampaignMapping, links: Sequence[Mapping[str, Any]]) -> ClaimValues:
-    """Return the median over all pairs of devices of one host that are attached as claimed, with the range of the pairs.
+    """Compute the median link value over device pairs on one host that are attached as claimed, with its range.
 
     A ratio is that of two medians; its range is that of the smallest over the largest to the largest over the smallest.
     """
@@ -398,7 +398,7 @@ def _evaluate_links(mapping: CampaignMapping, links: Sequence[Mapping[str, Any]]
 
 
 def _describe_missing_link(ends: Sequence[str]) -> str:
-    """Describe which kind of link was not measured."""
+    """Describe the kind of link, given by its two ends, that was not measured."""
     return f"no link between a {' and a '.join(ends)} device on the same host was measured"
 
 
@@ -430,7 +430,7 @@ def _iterate_link_pairs(
 
 
 def _build_values(rows: pd.DataFrame, exact: bool = False) -> tuple[ClaimValue, ...]:
-    """Convert rows to values of a claim."""
+    """Convert rows of estimates to measured values of a claim."""
     records = rows.to_dict("records")
     return tuple(
         ClaimValue(
@@ -447,5 +447,5 @@ def _build_values(rows: pd.DataFrame, exact: bool = False) -> tuple[ClaimValue, 
 
 
 def _describe_row(row: Mapping[Any, Any], rows: pd.DataFrame) -> str:
-    """Describe the cell of a row by the columns that name it."""
+    """Describe the cell of a row by the columns that distinguish it."""
     return wording.format_axes(row, list_naming_columns(rows))

@@ -49,13 +49,13 @@ def find_column(cells: pd.DataFrame, axis: str) -> str:
 
 
 def select_equal_columns(cells: pd.DataFrame, mapping: CampaignMapping) -> list[str]:
-    """Return the columns in which the two cells of a pair have to be equal, which are all but the varying axes."""
+    """Return the columns in which both cells of a pair must be equal: all but the varying axes."""
     varying = {name for axis in mapping.vary for name in (axis, f"option_{axis}")}
     return [name for name in (*_EQUAL_AXES, *list_option_columns(cells), *mapping.keep) if name not in varying]
 
 
 def select_cells(cells: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping) -> pd.DataFrame:
-    """Return the cells that a claim is about, which are those of each model that miss the fewest conditions.
+    """Return the cells that a claim applies to: for each model, those that miss the fewest conditions.
 
     Raises NotMeasuredError if there are none.
     """
@@ -117,7 +117,7 @@ def _find_candidates(cells: pd.DataFrame, references: ReferenceSet, mapping: Cam
 def describe_condition_mismatches(
     rows: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping
 ) -> tuple[str, ...]:
-    """Describe each condition that these cells miss, once.
+    """Describe every condition that any of these cells misses, without repetition.
 
     Examples are 'device v100 instead of a100-40gb' and 'program resnet50 instead of ..'.
     """
@@ -159,7 +159,7 @@ def filter_by_models(cells: pd.DataFrame, references: ReferenceSet, models: Sequ
 def filter_by_expression(cells: pd.DataFrame, references: ReferenceSet, text: str) -> pd.DataFrame:
     """Return the cells for which an expression over the axes is true.
 
-    Raises NotMeasuredError if the campaign lacks an axis of the expression.
+    Raises NotMeasuredError if the campaign has no such axis.
     """
     expression = parse_expression(text, references.axes, "claim")
     columns = {axis: find_column(cells, axis) for axis in sorted(expression.names)}
@@ -174,7 +174,7 @@ def filter_by_expression(cells: pd.DataFrame, references: ReferenceSet, text: st
 
 
 def _count_mismatches(rows: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping) -> pd.Series[int]:
-    """Return the number of the document's conditions that each row misses."""
+    """Count the conditions of the published document that each row misses."""
     mismatch_counts = pd.Series(0, index=rows.index)
     for _, name, allowed_values in _list_conditions(rows, references, mapping):
         mismatch_counts += ~_meets_condition(rows[name], allowed_values)
@@ -201,20 +201,20 @@ def _list_conditions(
 
 
 def _meets_condition(values: pd.Series, allowed_values: Sequence[object]) -> pd.Series[bool]:
-    """Return which values are among the allowed ones, compared as text.
+    """Return for each value whether it is among the allowed ones, compared as text.
 
-    Boolean options are text in tables.
+    Tables store boolean options as text.
     """
     return values.map(str).isin([str(value) for value in allowed_values])
 
 
 def is_about_model(mapping: CampaignMapping) -> bool:
-    """Return whether a claim is about the model itself, regardless of the training."""
+    """Return whether a claim is about the model itself, regardless of how it is trained."""
     return mapping.columns == ("parameters",)
 
 
 def _keep_fewest_mismatches(rows: pd.DataFrame, references: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:
-    """Return the rows of each model that miss the fewest conditions."""
+    """Keep, for each model, only the rows that miss the fewest conditions."""
     is_kept = pd.Series(False, index=rows.index)
     for model in models or ("",):
         workloads = references.models[model].workloads if model else _list_distinct(rows["workload"])

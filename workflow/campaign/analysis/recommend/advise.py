@@ -83,7 +83,7 @@ def build_recommendation(tables: Tables, request: RecommendationRequest) -> Reco
 
 
 def _apply_metric(request: RecommendationRequest, metric: Metric) -> RecommendationRequest:
-    """Return the request with the campaign's primary metric in its objectives.
+    """Apply the campaign's primary metric to the objectives of a request.
 
     Raises ConfigError if an objective needs throughput and the campaign has another primary metric.
     """
@@ -99,7 +99,7 @@ def _apply_metric(request: RecommendationRequest, metric: Metric) -> Recommendat
 
 
 def _read_system(context: Mapping[str, Any]) -> SystemFile | None:
-    """Return the system file that the campaign used; None if the tables hold no readable one, or several."""
+    """Read the campaign's system file; None if the tables hold several or no readable one."""
     try:
         document = yaml.load(context.get("campaign_yaml", ""), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
         return system_from_document(document["system"])
@@ -176,7 +176,7 @@ def _build_mix_question(
 
 
 def _fulfils_constraints(rows: pd.DataFrame, request: RecommendationRequest) -> npt.NDArray[np.bool_]:
-    """Return which rows fulfil all constraints of a request."""
+    """Return for each row whether it fulfils all constraints of a request."""
     hours_per_million = 1e6 / rows["rate"] / 3600
     values = rows.rename(columns={name: name.removeprefix("option_") for name in list_option_columns(rows)}).assign(
         throughput_per_s=rows["rate"],
@@ -190,7 +190,7 @@ def _fulfils_constraints(rows: pd.DataFrame, request: RecommendationRequest) -> 
 
 
 def _collect_evidence(tables: Tables, name_columns: Sequence[str]) -> dict[str, Evidence]:
-    """Return the cells as evidence for answers, by cell id."""
+    """Collect the cells that serve as evidence for answers, by cell id."""
     columns = ["configuration", "workload", "batch", *name_columns]
     counts = np.append(tables.design.compositions, 0)[tables.design.find_cell_indices(tables.cells["cell_id"])]
     records = tables.cells[["cell_id", "n_ok", *columns]].assign(compositions=counts).to_dict("records")

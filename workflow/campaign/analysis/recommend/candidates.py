@@ -58,7 +58,7 @@ def build_energy_design(tables: Tables) -> Design:
 
 
 def add_results(rows: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """Return the rows that the design has, with their result as a rate (more is better).
+    """Add the results, as rates (more is better), to the rows that the design contains.
 
     The added columns are `rate`, `low`, `high`, `variance`, `freedom` and `known`. low and high bound the rate of this row
     alone. variance and freedom (degrees of freedom) are those of the logarithm of the rate, pooled over configurations

@@ -36,7 +36,7 @@ _MIN_VARIANCE = 1e-12
 
 @dataclass(frozen=True)
 class RankingQuestion:
-    """Question for one objective and one workload with its options, or for a mix.
+    """Question of which configuration is best, for one objective and one workload with options, or for a mix.
 
     label: the workload and its options in words; design: design that compares the candidates; evidence_by_cell: the measured
     cells by id.
@@ -61,7 +61,7 @@ class RankingQuestion:
 
 
 def choose_configuration(question: RankingQuestion, rows: pd.DataFrame, no_answer_reason: str) -> RecommendationAnswer:
-    """Answer a question with the best row, or with the one with the fewest devices among those that tie.
+    """Answer a question with the best row or, if rows tie, with the one that has the fewest devices.
 
     Args:
         question: the question.
@@ -116,7 +116,7 @@ def choose_configuration(question: RankingQuestion, rows: pd.DataFrame, no_answe
 
 
 def score_candidates(objective: RecommendationObjective, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that have an objective's quantity, the best first, with their scores.
+    """Score the rows that have an objective's quantity, and return them with the best first.
 
     Added columns: `factor` (multiplier of the rate) and `score` (logarithm, which `ScoreScale` formats).
     """
@@ -138,11 +138,11 @@ def score_candidates(objective: RecommendationObjective, rows: pd.DataFrame) -> 
 
 
 def bound_score(row: pd.Series[Any], contenders: pd.DataFrame, design: Design) -> tuple[float, float]:
-    """Return the 95 % bounds of the score of a row that was chosen for its score; nan without an interval.
+    """Compute 95 % bounds for the score of a row that was chosen for its score; nan if unknown.
 
     Args:
         row: the chosen row.
-        contenders: rows that it was chosen from, without itself.
+        contenders: the other rows among which it was chosen.
         design: design that compares the rows.
     """
     score, variance, cells = ([row[name], *contenders[name]] for name in ("score", "variance", "cell"))
@@ -150,7 +150,7 @@ def bound_score(row: pd.Series[Any], contenders: pd.DataFrame, design: Design) -
 
 
 def find_ties(best: pd.Series[Any], other_rows: pd.DataFrame, design: Design) -> tuple[Marks, Marks]:
-    """Return which other rows tie with the best one, and which are not shown to be worse.
+    """Find which other rows tie with the best one, and which are not shown to be worse.
 
     Tests of differences are adjusted over all pairs, as the best one was selected by its number. A tie is shown by two
     one-sided tests (Schuirmann 1987), adjusted by Holm. Configurations that always ran on separate hosts are compared as they
@@ -204,5 +204,5 @@ def _build_choice(
 
 
 def _format_build_sentence(question: RankingQuestion, choice: RecommendedChoice) -> str:
-    """Return the sentence that recommends a choice."""
+    """Format the sentence that recommends a choice."""
     return f"{question.label}: build {choice.full_name}: {choice.said}, measured{choice.format_compositions()}."

@@ -22,7 +22,7 @@ class Evidence(ClosedModel):
 
 
 class RecommendedChoice(ClosedModel):
-    """Measured configuration with the value that it reaches.
+    """Measured configuration, with the value that it achieves for the objective.
 
     Bounds are 95 %, or from run to run if an answer is not `comparable`; None if there are none.
     """

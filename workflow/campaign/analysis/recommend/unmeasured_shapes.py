@@ -46,7 +46,7 @@ class DeviceModelPool:
 def list_unmeasured_shapes(
     system: SystemFile, cells: pd.DataFrame, constraints: Sequence[Expression] = ()
 ) -> list[str]:
-    """Return the names of shapes of the measured device models that the system allows and that no run used.
+    """List the shapes, of measured device models, that the system allows but that no run used.
 
     All devices of each host are in use, and the storage is that of the host.
 
@@ -70,7 +70,7 @@ def list_unmeasured_shapes(
 
 
 def build_device_pool(system: SystemFile, device: str) -> DeviceModelPool:
-    """Return the usable devices of a model in a system."""
+    """Count the usable devices of a model in a system, local and pooled."""
     usable_hosts = set(system.list_usable_hosts())
     local_counts = [
         sum(entry.count for entry in group.devices if entry.kind == "gpu" and entry.model == device)
@@ -86,7 +86,7 @@ def build_device_pool(system: SystemFile, device: str) -> DeviceModelPool:
 def generate_allowed_shapes(
     pool: DeviceModelPool, device: str, measured_cells: pd.DataFrame
 ) -> Iterator[Configuration]:
-    """Yield all shapes of a device model that the numbers of a pool allow.
+    """Yield all shapes of a device model that the device counts of a pool allow.
 
     Args:
         pool: devices of the model.
@@ -119,7 +119,7 @@ def _generate_attachments(devices: int, hybrids: Sequence[int], p2p: bool) -> It
 
 
 def _list_counts(maximum: int, measured_counts: pd.Series[int]) -> list[int]:
-    """Return all numbers up to a maximum; if it is large, only powers of two, measured numbers and the maximum."""
+    """List all counts up to a maximum; if it is large, only powers of two, measured counts and the maximum."""
     if maximum <= _MAX_COUNT_LISTED_FULLY:
         return list(range(1, maximum + 1))
     powers = {2**power for power in range(maximum.bit_length()) if 2**power <= maximum}

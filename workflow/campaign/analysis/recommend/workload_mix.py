@@ -25,7 +25,7 @@ _BY_SHAPE = ["shape", *SHAPE, "configuration", "system", "ranks", "devices"]
 def select_fastest_variants(
     rows: pd.DataFrame, workloads: Sequence[str], name_columns: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
-    """Return the rows of the precision and options with which each workload is fastest, by their description.
+    """Select the rows with the precision and options at which each workload is fastest, by description.
 
     All shapes of a mix are compared with the same precision and options of a workload.
 
@@ -48,7 +48,7 @@ def select_fastest_variants(
 def build_mix_candidates(
     variants: Sequence[pd.DataFrame], shares: Sequence[float], design: Design
 ) -> tuple[pd.DataFrame, Design]:
-    """Return one row per shape that has all workloads of a mix, and the design that compares these rows.
+    """Build one row per shape that ran all workloads of a mix, and the design that compares these rows.
 
     The rows have the columns of `candidates` that a choice needs. `rate` is the inverse of the slow-down, `batch` is in words.
 
@@ -74,7 +74,7 @@ def build_mix_candidates(
 
 
 def _compute_slow_down_parts(rows: pd.DataFrame, share: float) -> pd.DataFrame:
-    """Return the row of each shape at the fastest batch of a workload, with its part of the slow-down.
+    """Compute the part of the slow-down due to one workload, per shape, at its fastest batch.
 
     Args:
         rows: candidate rows of one workload.
@@ -92,7 +92,7 @@ def _compute_slow_down_parts(rows: pd.DataFrame, share: float) -> pd.DataFrame:
 
 
 def _build_sums(parts: pd.DataFrame, slower_parts: pd.DataFrame) -> pd.DataFrame:
-    """Return the parts of all sums; equal sums once.
+    """Build the parts of all sums, each distinct sum once.
 
     There is one sum of all workloads on each shape. Two further sums are over the workloads that are faster elsewhere: on the
     shape, and where they are the fastest. The latter have cells in common, so each is a kind of its own.
@@ -106,12 +106,12 @@ def _build_sums(parts: pd.DataFrame, slower_parts: pd.DataFrame) -> pd.DataFrame
 
 
 def _join_cell_ids(cells: Iterable[str]) -> str:
-    """Join the ids of cells to the id of their sum."""
+    """Join the ids of cells into the id of their sum."""
     return "+".join(cells)
 
 
 def _bound_slow_down(rows: pd.DataFrame, slower_parts: pd.DataFrame, sums: Design) -> dict[str, Floats]:
-    """Return `low`, `high`, `variance` and `freedom` of the inverse of the slow-down, as `candidates.add_results` does.
+    """Compute `low`, `high`, `variance` and `freedom` of the inverse slow-down, as `candidates.add_results` does.
 
     They are nan if a shape is the fastest for all workloads. A workload that is fastest on the shape itself adds its share,
     exactly. The others add a ratio of two sums.

@@ -23,9 +23,9 @@ _MIN_LEASES_PER_BLOCK = 3
 
 
 def compute_average_ratio(rows: pd.DataFrame, design: Design) -> LogRatios:
-    """Return the geometric mean of ratios as one element.
+    """Compute the geometric mean of ratios, as an array of one element.
 
-    Its variance is nan if a ratio may not be tested, or if no lease is a replicate of another one.
+    Its variance is nan if a ratio must not be tested, or if leases are not replicated.
 
     Args:
         rows: comparisons of `campaign.analysis.statistics.comparable_cells`, each with a ratio: `ratio`,
@@ -48,7 +48,7 @@ def compute_average_ratio(rows: pd.DataFrame, design: Design) -> LogRatios:
 
 
 def _compute_cell_weights(rows: pd.DataFrame, design: Design) -> Floats:
-    """Return the weight of the cost of each cell in the mean of the logarithms of ratios."""
+    """Compute the weight of each cell's cost in the mean log ratio."""
     sign = 1 if "cell_id_large" in rows else -1
     sides = {"cell_id": sign, "against_cell": -sign, "cell_id_large": -1, "against_cell_large": 1}
     weight = np.zeros(design.cost.size)
@@ -58,13 +58,13 @@ def _compute_cell_weights(rows: pd.DataFrame, design: Design) -> Floats:
 
 
 def _compute_deviations(design: Design, is_used: Marks, is_within_composition: bool) -> pd.DataFrame:
-    """Return the deviations of cells from their locations, one row per cell and replicate.
+    """Compute the deviations of cells from their locations, one row per cell and replicate.
 
     A replicate is a lease, or within one composition a block of runs.
 
     Args:
         design: design of the cells.
-        is_used: whether a cell takes part.
+        is_used: whether each cell is included.
         is_within_composition: whether all comparisons are within one composition.
     """
     if is_within_composition:
@@ -79,7 +79,7 @@ def _compute_deviations(design: Design, is_used: Marks, is_within_composition: b
 
 
 def _estimate_variance(rows: pd.DataFrame, weight: Floats, in_blocks: bool) -> tuple[float, float]:
-    """Return the variance of the weighted sum of cells, and its degrees of freedom.
+    """Estimate the variance of the weighted sum of cells, and its degrees of freedom.
 
     A replicate is expected to add the square of the sum of its weights, for effects common to its cells, and the sum of their
     squares, for effects of single cells.
@@ -101,7 +101,7 @@ def _estimate_variance(rows: pd.DataFrame, weight: Floats, in_blocks: bool) -> t
 
 
 def _remove_block_effects(value: Floats, unit: Integers, block: Integers) -> tuple[Floats, int]:
-    """Return deviations without the common effect of the leases of a block, and the degrees of freedom that this costs."""
+    """Subtract each block's common lease effect from deviations; also return the degrees of freedom used."""
     units = int(unit.max()) + 1
     block_of_unit = np.zeros(units, dtype=np.int64)
     block_of_unit[unit] = np.unique(block, return_inverse=True)[1]

@@ -24,7 +24,7 @@ from campaign.common.intervals import Floats, Integers, Marks
 
 @dataclass(frozen=True, slots=True)
 class RunPairs:
-    """Pairs of runs of one block, for comparisons within one composition.
+    """Pairs of runs of the same block, for comparisons within one composition.
 
     count: number of run pairs; estimate: ratio over the run pairs; is_paired: whether the comparison is paired.
     """
@@ -39,7 +39,7 @@ class CellPairs:
     """Pairs of a cell and its reference in one design. Every array has one element per pair.
 
     cell, reference: indices in the design; 0 if a pair cannot be compared.
-    has_cell, has_reference: whether the design has valid runs of it.
+    has_cell, has_reference: whether the design has valid runs of the cell or of its reference.
     is_reference_itself: whether the cell is its own reference.
     """
 
@@ -134,13 +134,13 @@ class CellPairs:
 
     @cached_property
     def is_spread_borrowed(self) -> Marks:
-        """True if the spread of compositions of one of the cells is borrowed from other cells."""
+        """True if either cell borrows its spread of compositions from other cells."""
         is_borrowed = self.design.variances.is_borrowed
         return is_borrowed[self.cell] | is_borrowed[self.reference]
 
     @cached_property
     def lending_campaigns(self) -> npt.NDArray[np.object_]:
-        """Earlier campaigns from which the cell, or else the reference, borrows its spread; '' for none."""
+        """Earlier campaigns from which the cell, or else the reference, borrows its spread; empty if none."""
         lent_by = self.design.variances.lending_campaigns
         return np.where(lent_by[self.cell] != "", lent_by[self.cell], lent_by[self.reference])
 
@@ -167,7 +167,7 @@ class CellPairs:
         )
 
     def _build_empty_run_pairs(self) -> RunPairs:
-        """Return run pairs for a design that has none."""
+        """Build placeholder run pairs for a design without any."""
         nan = np.full(self.cell.size, np.nan)
         return RunPairs(
             np.zeros(nan.size, dtype=np.int64), LogRatios(nan, nan, nan), np.zeros(nan.size, dtype=np.bool_)
@@ -176,13 +176,13 @@ class CellPairs:
     def _expand_to_all_pairs(
         self, places: Integers, values: npt.NDArray[Any], default: float = np.nan
     ) -> npt.NDArray[Any]:
-        """Return an array over all pairs with the values at their indices, and the default elsewhere."""
+        """Build an array over all pairs, with the values at the given indices and the default elsewhere."""
         all_values = np.full(self.cell.size, default, dtype=values.dtype)
         all_values[places] = values
         return all_values
 
     def add_variances(self, pool: PooledVariance) -> tuple[Floats, Floats]:
-        """Return the variance of the difference of both cells, with its degrees of freedom.
+        """Add the variances of both cells of each pair, and return the sum with its degrees of freedom.
 
         Two variances of one pool have at most the degrees of freedom of the pool. One variance that both cells share has at
         most those of each cell.
@@ -198,7 +198,7 @@ class CellPairs:
         )
 
     def describe_step_differences(self) -> npt.NDArray[np.object_]:
-        """Describe how warm-up and measured steps differ, such as '5 to 8 warm-up steps against 5'; '' for no difference."""
+        """Describe differing step counts, such as '5 to 8 warm-up steps against 5'; empty if they are equal."""
         descriptions = np.full(self.cell.size, "", dtype=object)
         steps = self.design.steps
         for name in dict.fromkeys(steps.columns.get_level_values(0)) if len(steps.columns) else ():
@@ -219,5 +219,5 @@ def _pair_runs(runs: pd.DataFrame, cell: Integers, reference: Integers) -> pd.Da
 
 
 def _format_bounds(bounds: npt.NDArray[Any]) -> str:
-    """Format the fewest and the most steps as '5 to 8', or as '5' where both are equal."""
+    """Format the smallest and largest number of steps as '5 to 8', or as '5' if both are equal."""
     return " to ".join(dict.fromkeys(f"{int(steps):,}" for steps in bounds))

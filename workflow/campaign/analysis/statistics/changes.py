@@ -33,7 +33,7 @@ MIN_GROUPS = 4
 
 
 def average_changes(ratio: npt.ArrayLike, group: npt.ArrayLike) -> LogRatios:
-    """Return the geometric mean of positive ratios as one element. It has no variance if all ratios are of one group."""
+    """Compute the geometric mean of positive ratios. Its variance is unknown if there is only one group."""
     logs = np.log(np.asarray(ratio, dtype=np.float64))
     number = np.unique(np.asarray(group), return_inverse=True)[1]
     groups = int(number.max()) + 1
@@ -44,7 +44,7 @@ def average_changes(ratio: npt.ArrayLike, group: npt.ArrayLike) -> LogRatios:
 
 
 def test_against_other_groups(changes: Ratios, group: npt.ArrayLike) -> Ratios:
-    """Test the changes without a test of their own against the spread of the changes of other groups."""
+    """Test changes that lack a test against the spread of the changes in other groups."""
     number = np.unique(np.asarray(group), return_inverse=True)[1].astype(np.int64)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(changes.estimate.ratio)
@@ -68,7 +68,7 @@ def test_against_other_groups(changes: Ratios, group: npt.ArrayLike) -> Ratios:
 
 
 def _replace_variance(changes: Ratios, is_testable: Marks, variance: Floats, freedom: Floats) -> Ratios:
-    """Return the changes with new variances and a test where they are testable. No variance becomes smaller."""
+    """Replace the variances of testable changes and mark them as tested. No variance becomes smaller."""
     variance = np.where(is_testable, np.fmax(variance, changes.estimate.variance), changes.estimate.variance)
     freedom = np.where(is_testable, freedom, changes.estimate.freedom)
     method = np.where(is_testable, T_BORROWED_CHANGE_SPREAD, changes.method).astype(object)
@@ -77,7 +77,7 @@ def _replace_variance(changes: Ratios, is_testable: Marks, variance: Floats, fre
 
 
 def _estimate_other_spread(logs: Floats, group: Integers, is_used_cell: Marks) -> tuple[Floats, Floats]:
-    """Return for each cell the mean square of the changes of other groups about their mean, and its degrees of freedom."""
+    """Estimate for each cell the mean square of other groups' changes about their mean, and its freedom."""
     groups = int(group.max(initial=-1)) + 1
     size = np.bincount(group[is_used_cell], minlength=groups)
     is_used = size > 0

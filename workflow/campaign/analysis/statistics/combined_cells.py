@@ -18,7 +18,7 @@ from campaign.spec.run_numbers import compute_run_number
 
 
 def combine_cells(cell_design: Design, parts: pd.DataFrame) -> Design:
-    """Return a design whose cells are weighted sums of the costs of cells.
+    """Build a design in which each cell is a weighted sum of the costs of several cells.
 
     A composition of a sum is a block of the campaign in which all of its cells have a valid run. A sum without one is left out.
     Raises ValueError if the design lacks a cell.

@@ -49,12 +49,12 @@ PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp16-o2", "fp8", "int8")
 
 
 def list_option_columns(cells: pd.DataFrame) -> list[str]:
-    """Return the columns of workload options."""
+    """Return the names of the columns that hold workload options."""
     return [str(name) for name in cells.columns if str(name).startswith("option_")]
 
 
 def list_naming_columns(cells: pd.DataFrame) -> list[str]:
-    """Return the columns that identify a cell for a reader; `wording.format_axes` formats them."""
+    """Return the names of the columns that identify a cell to a reader; `wording.format_axes` formats them."""
     return ["configuration", "workload", "batch", "precision", *list_option_columns(cells)]
 
 
@@ -80,11 +80,11 @@ def compare_with_reference(
     design: Design,
     is_scaled_by_devices: bool = False,
 ) -> pd.DataFrame:
-    """Compare every row with the measured reference row that has equal values in some columns.
+    """Compare every row with the measured reference row that has the same values in the given columns.
 
     Args:
         cells: cells table.
-        equal_columns: columns that a row and its reference have in common.
+        equal_columns: columns in which a row and its reference are equal.
         is_reference: whether a row is a reference.
         design: design of the campaign.
         is_scaled_by_devices: whether no effect means a throughput proportional to the number of devices, instead of an equal
@@ -104,9 +104,9 @@ def compare_with_reference(
 
 
 def adjust_as_one_family(*frames: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
-    """Adjust the tests of several tables as one figure: p_holm over all of their rows.
+    """Adjust the tests of several tables of one figure together: p_holm is over all rows.
 
-    Rows that remain of a larger family form a family of their own.
+    Rows selected from a larger family are treated as a new family.
     """
     p = np.concatenate([rows["p"].to_numpy(dtype=np.float64) for rows in frames])
     adjusted_p, tests = intervals.adjust_p_values(p), int(np.isfinite(p).sum())
@@ -121,7 +121,7 @@ def adjust_as_one_family(*frames: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
 
 
 def _rescale_detectable_difference(rows: pd.DataFrame, tests: int) -> pd.Series[float]:
-    """Return the least detectable differences of rows in a family with another number of tests, in percent."""
+    """Rescale least detectable differences, in percent, to a family with another number of tests."""
     before, after = (compute_detectable_errors(rows["freedom"], np.maximum(n, 1)) for n in (rows["n_tests"], tests))
     errors = np.log1p(rows["least_detectable_pct"].to_numpy(dtype=np.float64) / 100)
     return pd.Series(100 * np.expm1(errors * after / before), index=rows.index)
@@ -145,7 +145,7 @@ def _select_unique_cells(cells: pd.DataFrame, keys: Sequence[str], smallest: Seq
     Args:
         cells: cells table.
         keys: columns of the combination.
-        smallest: columns whose smallest values are preferred, in this order.
+        smallest: columns whose smallest values are preferred, the most important first.
     """
     order = cells.assign(_unmeasured=cells["n_ok"] == 0)
     order = order.sort_values([*keys, "_unmeasured", *smallest], kind="stable", ignore_index=True)
@@ -153,13 +153,13 @@ def _select_unique_cells(cells: pd.DataFrame, keys: Sequence[str], smallest: Seq
 
 
 def _mark_first_measured(cells: pd.DataFrame, keys: Sequence[str]) -> pd.Series[bool]:
-    """Return True for the first measured row of each group, in the order of the rows."""
+    """Mark the first measured row of each group with True, in row order."""
     measured_rows = cells[cells["n_ok"] > 0]
     return cells.index.to_series().isin(measured_rows.drop_duplicates(list(keys)).index)
 
 
 def _count_measured_levels(cells: pd.DataFrame, keys: Sequence[str], column: str) -> pd.Series[int]:
-    """Count for every row the different values of a column that were measured among rows with equal keys."""
+    """Count, for each row, the distinct values of a column that were measured among rows with equal keys."""
     values = cells[column].where(cells["n_ok"] > 0)
     return values.groupby([cells[key] for key in keys], sort=False).transform("nunique")
 

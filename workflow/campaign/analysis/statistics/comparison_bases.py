@@ -44,7 +44,7 @@ class CellComparison:
 
     @cached_property
     def over_compositions(self) -> LogRatios:
-        """Ratios with the variance of compositions."""
+        """Ratios whose variance is that between compositions."""
         return _select_estimate(_COMPOSITION_ESTIMATES, self)
 
     @cached_property
@@ -84,7 +84,7 @@ class CellComparison:
 
     @cached_property
     def methods(self) -> npt.NDArray[np.object_]:
-        """Name of the method of each interval, or the reason that there is none."""
+        """Name of the method of each interval, or the reason why there is no interval."""
         conditions = [basis.applies(self) for basis in _BASES]
         return np.select(conditions, [basis.method for basis in _BASES], T_OVER_COMPOSITIONS).astype(object)
 
@@ -147,7 +147,7 @@ def _is_in_blocks(comparison: CellComparison) -> Marks:
 
 
 class MethodBasis(NamedTuple):
-    """Method of an interval, and the predicate for the pairs that use it."""
+    """Method of an interval, and the predicate that selects the pairs that use it."""
 
     method: str
     applies: Callable[[CellComparison], Marks]
@@ -206,14 +206,14 @@ def _estimate_within_leases(comparison: CellComparison) -> LogRatios:
 
 
 def _estimate_from_pool(comparison: CellComparison, pool: PooledVariance) -> LogRatios:
-    """Return the ratios of locations with a pooled variance."""
+    """Estimate the ratios of locations with a pooled variance."""
     pairs, cost = comparison.pairs, comparison.pairs.design.cost
     ratio = np.where(pairs.is_comparable, cost[pairs.reference] / cost[pairs.cell], np.nan)
     return LogRatios(ratio, *pairs.add_variances(pool))
 
 
 def _estimate_on_same_hosts(comparison: CellComparison) -> LogRatios:
-    """Return the ratios of locations without the effects of hosts."""
+    """Estimate the ratios of locations with the effects of hosts removed."""
     hosts = comparison.pairs.hosts
     estimate = _estimate_from_pool(comparison, comparison.pairs.design.host_effects.variances)
     return LogRatios(
@@ -222,7 +222,7 @@ def _estimate_on_same_hosts(comparison: CellComparison) -> LogRatios:
 
 
 def _estimate_from_runs(comparison: CellComparison) -> LogRatios:
-    """Return the ratios over compositions with the variance of runs alone."""
+    """Estimate the ratios over compositions with the variance of runs alone."""
     pairs = comparison.pairs
     variance, freedom = pairs.design.run_variance
     i, j = pairs.cell, pairs.reference
@@ -239,7 +239,7 @@ def _estimate_from_run_pairs(comparison: CellComparison) -> LogRatios:
 
 
 class EstimateBasis(NamedTuple):
-    """Predicate for the pairs that use an estimate, and the function that computes the estimate for all pairs."""
+    """Function that computes an estimate for all pairs, and the predicate that selects the pairs that use it."""
 
     applies: Callable[[CellComparison], Marks]
     estimate: Callable[[CellComparison], LogRatios]
@@ -259,7 +259,7 @@ _ESTIMATES = (
 
 
 def _select_estimate(estimates: tuple[EstimateBasis, ...], comparison: CellComparison) -> LogRatios:
-    """Return for each pair the first estimate whose predicate holds."""
+    """Select for each pair the first estimate whose predicate holds."""
     conditions = [estimate.applies(comparison) for estimate in estimates]
     choices = [estimate.estimate(comparison) for estimate in estimates]
     return LogRatios(

@@ -124,7 +124,7 @@ class Ratios:
         )
 
     def divide_by(self, divisor: Ratios) -> Ratios:
-        """Return the ratio of these ratios to other, independent ratios."""
+        """Divide these ratios by other, independent ratios."""
         is_tested = self.is_tested & divisor.is_tested
         is_paired, is_in_order = self.is_paired & divisor.is_paired, self.is_in_order | divisor.is_in_order
         return replace(
@@ -141,7 +141,7 @@ def compute_ratios(cells: pd.Series[Any], references: pd.Series[Any], design: De
 
     Args:
         cells: ids of the cells.
-        references: ids of the references; a missing id is no cell.
+        references: ids of the references; a missing id means no reference.
         design: design of the campaign.
     """
     pairs = _pair_cells(cells, references, design)

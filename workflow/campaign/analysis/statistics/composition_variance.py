@@ -69,11 +69,11 @@ class CellGroups:
 
     @property
     def stratum_count(self) -> int:
-        """Number of strata among the cells."""
+        """Number of strata to which the cells belong."""
         return int(self.stratum.max(initial=-1)) + 1
 
     def is_same_system(self, i: Integers, j: Integers) -> npt.NDArray[np.bool_]:
-        """Return whether cells i and j are on one system."""
+        """Return whether cells i and j were measured on the same system."""
         system = np.array(self.systems, dtype=object)[self.stratum]
         return np.asarray(system[i] == system[j], dtype=np.bool_)
 
@@ -119,7 +119,7 @@ class PooledVariance:
     noisy: npt.NDArray[np.bool_]
 
     def replace_by_pool(self, compositions: Integers) -> PooledVariance:
-        """Return the variance of the pool for each item with several compositions, unless the item is noisy."""
+        """Replace the variance of each item with several compositions by its pool's, unless the item is noisy."""
         uses_pool = (compositions > 1) & ~self.noisy & np.isfinite(self.pool) & (self.freedom > 0)
         variance = np.where(uses_pool, self.pool / np.maximum(compositions, 1), self.variance)
         return replace(self, variance=variance, freedom=np.where(uses_pool, self.pool_freedom, self.freedom))
@@ -145,7 +145,7 @@ class LocationVariances:
 
     @property
     def is_known(self) -> npt.NDArray[np.bool_]:
-        """True if the variance over compositions of each cell is known."""
+        """Whether the variance over compositions is known, for each cell."""
         return np.isfinite(self.between_compositions.variance) & (self.between_compositions.freedom > 0)
 
 
@@ -164,7 +164,7 @@ class BorrowedVariance:
 
 
 def borrow_earlier_variance(spreads: Sequence[EarlierSpread], workloads: Sequence[str]) -> BorrowedVariance:
-    """Pool the spreads of earlier campaigns per workload: those of the same workload if they suffice, else all.
+    """Pool the spreads of earlier campaigns per workload: of the same workload if enough exist, else of all.
 
     Args:
         spreads: spreads of earlier campaigns.
@@ -268,7 +268,7 @@ def pool_without_host_effects(means: LeaseMeans, residual: Floats, freedom: Floa
 
 
 def compute_group_means(values: Floats, group: Integers, count: int) -> Floats:
-    """Return the means of the groups 0 .. count - 1; nan for a group without values.
+    """Compute the mean of the values of each of `count` groups; nan for a group without values.
 
     Args:
         values: values of all groups.
@@ -281,7 +281,7 @@ def compute_group_means(values: Floats, group: Integers, count: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _CompositionVariance:
-    """Variance of the mean of a composition that each cell has or borrows.
+    """Variance of a composition's mean, which each cell has or borrows.
 
     variance, freedom: of the mean; per_run: mean of one over the number of runs in such a mean.
     """
@@ -301,7 +301,7 @@ def _pool_location_variances(
     earlier_variance: BorrowedVariance | None = None,
     prior: float = POOL_WEIGHT_PAIRED,
 ) -> tuple[PooledVariance, npt.NDArray[np.bool_]]:
-    """Return the variance of each location, and whether it is that of earlier campaigns.
+    """Estimate the variance of each location, and whether it is borrowed from earlier campaigns.
 
     Args:
         means: means of each cell on each lease.
@@ -364,7 +364,7 @@ def _pool_composition_variances(
 
 
 def _compute_mean_per_run(means: LeaseMeans) -> Floats:
-    """Return for each cell the mean of one over the number of runs in its means."""
+    """Compute for each cell the average of 1 / n, where n is the number of runs in each of its means."""
     return compute_group_means(1.0 / means.runs, means.cell, means.cell_count)
 
 
@@ -389,7 +389,7 @@ def _borrow_from_earlier(
 
 
 def _estimate_run_noise(level: _CompositionVariance, means: LeaseMeans, run: PooledVariance) -> tuple[Floats, Floats]:
-    """Return the variance that the runs of each cell add to its level, and its degrees of freedom.
+    """Estimate the variance that the runs of each cell add to its level, with its degrees of freedom.
 
     The number of runs in a mean differs between cells. A mean with fewer runs varies more. The smaller variance of a mean
     with more runs is ignored, because a variance that is borrowed from few cells is too uncertain to be reduced.
@@ -405,7 +405,7 @@ def _estimate_run_noise(level: _CompositionVariance, means: LeaseMeans, run: Poo
 
 
 def _estimate_excess_noise(level: _CompositionVariance, means: LeaseMeans, run: PooledVariance) -> Floats:
-    """Return the excess noise of the runs of cells that were composed once, over the cells that they borrow from."""
+    """Estimate by how much runs of cells composed once are noisier than those of the cells they borrow from."""
     per_run = _compute_mean_per_run(means)
     with np.errstate(divide="ignore", invalid="ignore"):
         excess_over_pool = np.where(run.noisy, (run.variance - run.pool) * per_run, 0.0)
@@ -414,7 +414,7 @@ def _estimate_excess_noise(level: _CompositionVariance, means: LeaseMeans, run: 
 
 
 def _is_contradicted(level: _CompositionVariance, means: LeaseMeans, run: PooledVariance) -> npt.NDArray[np.bool_]:
-    """Return where runs alone show that the mean of a cell varies more than the borrowed variance (F test)."""
+    """Return for which cells the runs alone contradict the borrowed variance as too small (F test)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = run.variance * _compute_mean_per_run(means) / level.variance
         p = scipy.special.fdtrc(_count_run_freedom(means), level.freedom, ratio)
@@ -424,12 +424,12 @@ def _is_contradicted(level: _CompositionVariance, means: LeaseMeans, run: Pooled
 
 
 def _count_run_freedom(means: LeaseMeans) -> Floats:
-    """Return the degrees of freedom of the variance of a run of each cell."""
+    """Count the degrees of freedom of each cell's run variance."""
     return np.asarray(np.bincount(means.cell, means.runs - 1.0, means.cell_count), dtype=np.float64)
 
 
 def _compute_weighted_means(values: Floats, weight: Floats, group: Integers, count: int) -> Floats:
-    """Return the weighted means of the groups 0 .. count - 1; nan for a group without weight."""
+    """Compute the weighted mean of the values of each of `count` groups; nan for a group without weight."""
     total = np.bincount(group, weight, count)
     with np.errstate(invalid="ignore"):
         return np.asarray(
@@ -480,7 +480,7 @@ def pool_variances(
     prior: float,
     variance_group: Integers | None = None,
 ) -> PooledVariance:
-    """Pool the variances of items over their strata, and draw each item's variance towards its pool.
+    """Pool the variances of items within their strata, and shrink each item's variance towards its pool.
 
     Args:
         variance: variance of each item.
@@ -527,7 +527,7 @@ def pool_variances(
 def compute_effective_freedom(
     residual: Floats, group: Integers, item: Integers, freedom: Floats, stratum: Integers, count: int
 ) -> Floats:
-    """Return the effective degrees of freedom of the pooled variance of each stratum, whose items share leases.
+    """Compute the effective degrees of freedom of each stratum's pooled variance, as its items share leases.
 
     Args:
         residual: one value per lease and item, scaled to one variance over items.

@@ -28,7 +28,7 @@ _MIN_NOISE = 1e-6  # A smaller deviation comes from numbers that differ only in 
 
 @dataclass(frozen=True)
 class Drift:
-    """Drift of a system.
+    """Estimated drift of a system's speed during a campaign.
 
     leases: one row per composition in the order of time, with lease_id, configuration, attach, hardware, runs, time_h (since
     the first one), cost (mean) and deviation (of the logarithm of cost from its device's level in the middle of the
@@ -46,12 +46,12 @@ class Drift:
 
     @property
     def is_known(self) -> bool:
-        """True if the drift is known."""
+        """True if there are enough compositions to estimate the drift."""
         return self.freedom > 0 and self.error > 0
 
     @property
     def p(self) -> float:
-        """Two-sided p-value of no drift; nan with too few compositions."""
+        """Two-sided p-value of the hypothesis of no drift; nan if there are too few compositions."""
         return (
             float(2 * scipy.special.stdtr(self.freedom, -abs(self.slope) / self.error))
             if self.is_known
@@ -60,12 +60,12 @@ class Drift:
 
     @property
     def is_significant(self) -> bool:
-        """True if the drift is significant."""
+        """True if the drift differs significantly from zero."""
         return self.p < SIGNIFICANCE_LEVEL
 
     @property
     def span_h(self) -> float:
-        """Hours from the first composition to the last."""
+        """Hours between the first and the last composition."""
         return float(np.ptp(self.leases["time_h"])) if len(self.leases) else 0.0
 
     @property
@@ -78,14 +78,14 @@ class Drift:
 
     @property
     def detectable_pct(self) -> float:
-        """Change from the first composition to the last that 80 of 100 campaigns like this one detect, in percent."""
+        """Change over the campaign, in percent, that 80 of 100 campaigns like this one would detect."""
         if not self.is_known:
             return float("nan")
         quantiles = float(student_quantile(self.freedom)) + float(student_quantile(self.freedom, 0.6))
         return 100 * float(np.expm1(quantiles * self.error * self.span_h))
 
     def predict_trend(self, time_h: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
-        """Return the trend of speed relative to the middle of the campaign, with its 95 % interval.
+        """Predict the speed relative to the middle of the campaign, with its 95 % interval.
 
         Args:
             time_h: times in hours since the first composition.
@@ -123,7 +123,7 @@ def estimate_drift(reference: pd.DataFrame, *, higher_is_better: bool = True) ->
 
 
 def _average_by_lease(reference: pd.DataFrame, higher_is_better: bool) -> pd.DataFrame:
-    """Return one row per composition of the reference: time, number of runs and mean cost."""
+    """Average the runs of the reference by lease: time, number of runs and mean cost."""
     columns = ["lease_id", "configuration", "attach", "hardware", "runs", "time_h", "cost"]
     rows = reference[(reference["status"] == "ok") & (reference["value"] > 0)] if len(reference) else reference
     if rows.empty:
@@ -151,7 +151,7 @@ def is_adjusted(campaign: Mapping[str, Any]) -> bool:
 
 
 def adjust_by_reference(runs: pd.DataFrame, reference: pd.DataFrame, *, higher_is_better: bool = True) -> pd.DataFrame:
-    """Return the runs with `value` adjusted to the state of the system in the middle of the campaign.
+    """Adjust `value` of the runs to the state of the system in the middle of the campaign.
 
     The cost of each run is divided by that of the reference in its composition, relative to the level of the
     reference's device. A composition without a valid run of the reference gets the value interpolated between those

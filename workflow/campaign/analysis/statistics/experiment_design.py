@@ -100,7 +100,7 @@ class Design:
         return np.asarray(self.cells.get_indexer(pd.Index(cells)), dtype=np.int64)
 
     def estimate_locations(self) -> tuple[LogRatios, npt.NDArray[np.object_]]:
-        """Return the values of all cells with their variances, and the method of each interval."""
+        """Estimate the locations of all cells, with their variances and the method of each interval."""
         is_known = self.variances.is_known
         variance = np.where(is_known, self.variances.single.variance, self.run_variance[0])
         freedom = np.where(is_known, self.variances.single.freedom, self.run_variance[1])
@@ -114,7 +114,7 @@ class Design:
         return LogRatios(self.value, variance, freedom), method
 
     def with_pools(self) -> Design:
-        """Return the design with one variance for all configurations of a workload, except for noisy ones."""
+        """Return a copy that uses one variance for all configurations of a workload, except noisy ones."""
         variances, k = self.variances, self.compositions
         pools = {
             name: getattr(variances, name).replace_by_pool(k)
@@ -123,7 +123,7 @@ class Design:
         return replace(self, variances=replace(variances, **pools))
 
     def estimate_medians(self, value: Floats) -> LogRatios:
-        """Return the medians of cells with their variances; the variance is nan if the spread of compositions is unknown.
+        """Estimate variances for the medians of cells; nan if the spread of compositions is unknown.
 
         A median varies with the compositions like the location does. With runs it varies more, by pi / 2 if they are normal.
 
@@ -137,7 +137,7 @@ class Design:
         )
 
     def estimate_errors(self, cells: pd.Series[Any], group: Integers) -> LocationErrors:
-        """Return the errors of the logarithm of locations for groups of cells that are compared with each other.
+        """Estimate the errors of log locations, for groups of cells that are compared with each other.
 
         Args:
             cells: ids of the cells.
@@ -187,12 +187,12 @@ def build_campaign_design(
     campaign: Mapping[str, Any],
     reference: pd.DataFrame | None = None,
 ) -> Design:
-    """Build the design of a campaign by its primary metric.
+    """Build the design of a campaign for its primary metric.
 
     Args:
         runs: runs table.
         campaign: `campaign` section of the report's context (metric, protocol).
-        reference: runs of the reference; costs are adjusted by them if the protocol says so.
+        reference: runs of the reference; costs are adjusted by them if the protocol requests it.
     """
     metric = read_primary_metric({"campaign": campaign})
     higher_is_better, protocol = metric.is_higher_better, campaign.get("protocol")
@@ -292,7 +292,7 @@ def _group_cells(rows: pd.DataFrame, cell: Integers) -> CellGroups:
 def _pool_run_variances(
     residual: Floats, cell: Integers, differences: npt.ArrayLike, groups: CellGroups
 ) -> PooledVariance:
-    """Pool the relative variances of a run of each cell.
+    """Pool the relative run variances of the cells within their groups.
 
     Args:
         residual: relative residual of each run.
@@ -319,7 +319,7 @@ def _summarize_steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:
 
 
 def _number_leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Integers]:
-    """Return the lease of each run, and the block of the campaign that the lease belongs to, counted from 0."""
+    """Assign a number from 0 to the lease of each run, and to the campaign block that contains the lease."""
     # If no lease is known, runs are treated as those of one lease.
     labels = rows["lease_id"].where(rows["lease_id"] != "", "no lease of " + rows["configuration"])
     lease = pd.factorize(labels)[0].astype(np.int64)
@@ -338,7 +338,7 @@ def _number_leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Intege
 
 
 def _number_host_sets(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str], ...]]:
-    """Return the index of each run's set of hosts, -1 if unknown, and the names of each set."""
+    """Assign an index to the set of hosts of each run (-1 if unknown), and return the host names of each set."""
     if "host_names" not in rows:
         return np.full(len(rows), -1, dtype=np.int64), ()
     codes, names = pd.factorize(rows["host_names"].where(rows["host_names"] != ""))
@@ -346,7 +346,7 @@ def _number_host_sets(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str
 
 
 def _compute_means(rows: pd.DataFrame, groups: CellGroups) -> tuple[LeaseMeans, Floats, PooledVariance]:
-    """Return the means of each cell on each lease, the locations of cells, and the relative variance of a run on a lease."""
+    """Compute the mean of each cell on each lease, the cell locations, and the relative run variance."""
     cell, lease, block, host = (rows[name].to_numpy() for name in ("cell", "lease", "block", "host"))
     cost, cells = rows["cost"].to_numpy(), groups.stratum.size
     key = cell * (int(lease.max(initial=-1)) + 1) + lease

@@ -29,7 +29,7 @@ _MIN_DOF = 4
 
 @dataclass(frozen=True, slots=True)
 class _HostModel:
-    """Host model of a group of cells that are compared with each other.
+    """Linear model of host effects for a group of cells that are compared with each other.
 
     share: [cell, column] share of a cell's compositions on each set of hosts. inverse: of the normal equations of the columns.
     estimable: projection on their estimable space. effect: effect of each column on the logarithm of cost. freedom: degrees of
@@ -77,7 +77,7 @@ class HostEffects:
     hosts: tuple[frozenset[str], ...]
 
     def estimate_pair_effects(self, i: Integers, j: Integers, is_within_leases: Marks) -> PairHostEffects:
-        """Return the effects of hosts on the comparisons of cells i with cells j.
+        """Estimate the effects of hosts on comparisons of cells i with cells j.
 
         Args:
             i: indices of the cells.
@@ -120,7 +120,7 @@ class HostEffects:
 
     @cached_property
     def _hosts_by_cell(self) -> dict[int, set[frozenset[str]]]:
-        """Sets of hosts by cell."""
+        """Sets of hosts on which each cell was composed."""
         hosts: dict[int, set[frozenset[str]]] = {cell: set() for cell in range(self.means.cell_count)}
         for cell, host in zip(self.means.cell, self.means.host, strict=True):
             if host >= 0:
@@ -129,7 +129,7 @@ class HostEffects:
 
     @cached_property
     def _is_on_same_hosts(self) -> Marks:
-        """True if the cell was composed several times, and always on the same hosts."""
+        """Whether each cell was composed several times, always on the same hosts."""
         size = self.means.count_compositions()
         start = np.cumsum(size) - size
         is_first_host = self.means.host == self.means.host[start[self.means.cell]]

@@ -25,7 +25,7 @@ _MAX_LAGS = 12
 
 
 def clip_outliers(cost: Floats, cell: Integers, stratum: Integers) -> tuple[Floats, Floats]:
-    """Clip costs that are far from the median of their cell, and return for each cell the share of costs that was kept.
+    """Clip costs far from the median of their cell; also return the share of costs kept in each cell.
 
     Args:
         cost: cost of each run, positive.
@@ -53,7 +53,7 @@ def clip_outliers(cost: Floats, cell: Integers, stratum: Integers) -> tuple[Floa
 
 
 def _compute_medians(values: Floats, group: Integers, size: Integers) -> Floats:
-    """Return the median of each group; nan for a group without values."""
+    """Compute the median of each group; nan for a group without values."""
     if not values.size:
         return np.full(size.size, np.nan)
     order = np.lexsort((values, group))
@@ -66,7 +66,7 @@ def _compute_medians(values: Floats, group: Integers, size: Integers) -> Floats:
 
 
 def _estimate_shared_sd(relative: Floats, cell: Integers, stratum: Integers) -> Floats:
-    """Return the robust standard deviation of runs within cells, per stratum, from differences of pairs of runs of one cell."""
+    """Estimate the robust standard deviation of runs within cells, per stratum, from differences of run pairs."""
     order = np.argsort(cell, kind="stable")
     x, sorted_cell = relative[order], cell[order]
     differences, strata = [np.empty(0)], [np.empty(0, dtype=np.int64)]

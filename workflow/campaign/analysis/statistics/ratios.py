@@ -48,7 +48,7 @@ class LogRatios:
     freedom: Floats
 
     def compute_bounds(self, confidence: float = CONFIDENCE_LEVEL) -> tuple[Floats, Floats, Floats]:
-        """Return the ratios and their bounds: (value, low, high)."""
+        """Compute the bounds of the ratios, and return (value, low, high)."""
         half_width = np.where(
             self.variance > 0, student_quantile(self.freedom, confidence) * np.sqrt(self.variance), self.variance
         )
@@ -69,7 +69,7 @@ class LogRatios:
         return np.where(has_variance, 2.0 * scipy.special.stdtr(self.freedom, -distance / np.sqrt(spread)), exact_p)
 
     def compute_detectable_pct(self, tests: int = 1) -> Floats:
-        """Return the difference, in percent of the reference, that 80 of 100 campaigns of this design detect.
+        """Compute the difference, in percent of the reference, that 80 of 100 campaigns of this design detect.
 
         Args:
             tests: number of tests in the family; a single difference has to pass the first step of Holm's adjustment.
@@ -79,7 +79,7 @@ class LogRatios:
             return np.asarray(100.0 * np.expm1(shift * np.sqrt(self.variance)), dtype=np.float64)
 
     def divide_by(self, divisor: LogRatios) -> LogRatios:
-        """Return the ratio of these ratios to independent others, with the degrees of freedom of Welch and Satterthwaite."""
+        """Divide these ratios by independent others, with Welch-Satterthwaite degrees of freedom."""
         return LogRatios(
             self.ratio / divisor.ratio,
             self.variance + divisor.variance,
@@ -88,7 +88,7 @@ class LogRatios:
 
 
 def compute_detectable_errors(freedom: npt.ArrayLike, tests: npt.ArrayLike = 1) -> Floats:
-    """Return the difference, in estimated standard errors, that 80 of 100 campaigns of the same design detect.
+    """Compute the difference, in estimated standard errors, that 80 of 100 campaigns of the same design detect.
 
     Two estimates of the error take part: the one at hand, and that of the campaign that is to detect the difference. Both are
     treated as normal with the moments of the chi distribution, which gives 79.5 to 80 % for all degrees of freedom from 1 on.
@@ -105,7 +105,7 @@ def compute_detectable_errors(freedom: npt.ArrayLike, tests: npt.ArrayLike = 1) 
 
 
 def compute_welch_freedom(*parts: tuple[Floats, Floats]) -> Floats:
-    """Return the degrees of freedom of a sum of variances (Welch-Satterthwaite).
+    """Compute the degrees of freedom of a sum of variances (Welch-Satterthwaite).
 
     The result is 1 if the sum is zero, where it is irrelevant, and infinite if all of the variance is known exactly, like
     that of random draws.
@@ -149,7 +149,7 @@ MIN_PAIRS = 3
 
 
 def compute_paired_ratios(a: npt.ArrayLike, b: npt.ArrayLike, groups: npt.ArrayLike, count: int) -> LogRatios:
-    """Compute ratios a/b of the means over the pairs of each of the groups 0 .. count - 1.
+    """Compute ratios a/b of the means over the pairs of each of `count` comparisons.
 
     The ratio is nan for groups without a pair or with a mean that is not positive. The variance is nan for groups of one pair.
 
@@ -176,7 +176,7 @@ def compute_paired_ratios(a: npt.ArrayLike, b: npt.ArrayLike, groups: npt.ArrayL
 
 
 def has_enough_pairs(pairs: npt.ArrayLike, n_a: npt.ArrayLike, n_b: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Return whether a comparison is to be paired, which depends on the design alone, never on measured values.
+    """Return whether a comparison is paired. This depends only on the design, never on measured values.
 
     It is paired if there are at least three pairs, which contain at least half of the runs of the smaller sample.
 

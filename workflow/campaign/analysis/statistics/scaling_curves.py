@@ -28,7 +28,7 @@ PARAMETERS: Mapping[str, Sequence[tuple[str, float]]] = {
 
 
 def add_empty_model_columns(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with the columns of `add_model_columns`, but without models and dips, for points that are not rates."""
+    """Add the columns of `add_model_columns` with no models or dips, for points that are not rates."""
     prefixes = ("dip_", "fit_per_s", "fit_residual_", "aicc_", "effective_")
     parameters = tuple(name for columns in PARAMETERS.values() for name, _ in columns)
     numbers = [str(name) for name in rows.columns if str(name).startswith((*prefixes, *parameters))]
@@ -98,7 +98,7 @@ def add_model_columns(rows: pd.DataFrame, series: Sequence[str], design: Design,
 def _build_curves(
     points: pd.DataFrame, curve: npt.NDArray[np.int64], place: npt.NDArray[np.int64], design: Design
 ) -> tuple[ScalingCurves, npt.NDArray[np.bool_]]:
-    """Build the curves, and return for each whether the errors of its points include the spread of compositions."""
+    """Build the curves, and return whether each curve's errors include the spread of compositions."""
     shape = (int(curve.max()) + 1, int(place.max()) + 1)
 
     def arrange_by_curve(values: Any, missing: float) -> npt.NDArray[np.float64]:
@@ -152,14 +152,14 @@ def _add_bandwidth_column(rows: pd.DataFrame, series: Sequence[str], runs: pd.Da
 
 
 def predict_throughput(row: Mapping[str, Any], devices: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return the throughput of the best model of a row's curve at any number of devices."""
+    """Predict the throughput at any number of devices from the best model of a row's curve."""
     model = str(row["fit"])
     values = [row[name] / factor for name, factor in PARAMETERS[model]]
     return scaling_models.predict_throughput(model, values, devices, float(row["batch"]))
 
 
 def describe_fit(row: Mapping[str, Any]) -> str:
-    """Describe the best model of a row's curve, with the 95 % intervals of its parameters; '' without a model."""
+    """Describe the best model of a row's curve with 95 % intervals of its parameters; empty if there is none."""
     model = row["fit"]
     if not model:
         return ""

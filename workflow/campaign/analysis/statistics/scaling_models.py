@@ -36,12 +36,12 @@ from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, Marks, adjust_
 
 
 def compute_aicc(mean_square: npt.ArrayLike, values: npt.ArrayLike, parameters: npt.ArrayLike) -> Floats:
-    """Return the corrected Akaike information criterion of normal residuals, element-wise; infinite with too few values.
+    """Compute the corrected Akaike criterion of normal residuals, element-wise; infinite for too few values.
 
     Args:
         mean_square: mean square of the residuals, positive.
         values: number of values.
-        parameters: number of parameters, with the variance of the residuals among them or for no model.
+        parameters: number of parameters, counting the variance of the residuals for every model or for none.
     """
     n, parameter_count = np.asarray(values, dtype=np.float64), np.asarray(parameters, dtype=np.float64)
     remaining = n - parameter_count - 1
@@ -78,11 +78,11 @@ class ScalingCurves:
 
     @property
     def has_point(self) -> Marks:
-        """True if the point was measured, [curve, point]."""
+        """Whether each point was measured, [curve, point]."""
         return np.asarray((self.n_runs > 0) & (self.throughput > 0))
 
     def sum_run_squares(self) -> tuple[Floats, Floats]:
-        """Return the sum of squares of the runs' logarithm about their points' means, and its degrees of freedom, [curve]."""
+        """Sum the squares of the runs' logarithms about their points' means; also return the freedom, [curve]."""
         has_spread = self.has_point & (self.n_runs > 1) & np.isfinite(self.sd)
         relative = np.where(has_spread, self.sd / np.where(self.has_point, self.throughput, 1.0), 0.0)
         freedom = np.where(has_spread, self.n_runs - 1, 0.0)
@@ -94,7 +94,7 @@ class ScalingCurves:
 
 @dataclass(frozen=True, slots=True)
 class ScalingFit:
-    """One model fitted to all curves. parameters, low, high: [curve, parameter], nan if a curve has too few points.
+    """Fit of one model to all curves. parameters, low, high: [curve, parameter], nan for too few points.
 
     residual_pct: root mean square of the points' relative residuals, by their degrees of freedom, [curve].
 
@@ -113,17 +113,17 @@ class ScalingFit:
 
     @property
     def is_valid(self) -> Marks:
-        """True if the model describes its points, which agree with it within their errors and are close to it."""
+        """Whether the model describes a curve: its points are close to the model and agree within their errors."""
         return np.isfinite(self.aicc) & ~self.is_rejected & (self.residual_pct <= MAX_RESIDUAL_PCT)
 
 
 def fit_models(curves: ScalingCurves) -> dict[str, ScalingFit]:
-    """Fit all models to all curves; a curve needs one point more than a model has parameters."""
+    """Fit all models to all curves; a curve needs at least one more point than the model has parameters."""
     return {model: _fit_model(curves, model) for model in MODELS}
 
 
 def select_best_models(fits: dict[str, ScalingFit]) -> npt.NDArray[np.object_]:
-    """Return the name of the model with the smallest AICc of each curve; '' if no model could be fitted."""
+    """Select for each curve the model with the smallest AICc; an empty string if none could be fitted."""
     scores = np.stack([fits[model].aicc for model in MODELS])
     has_fit = np.isfinite(scores).any(axis=0)
     best_index = np.argmin(np.where(np.isfinite(scores), scores, np.inf), axis=0)
@@ -131,7 +131,7 @@ def select_best_models(fits: dict[str, ScalingFit]) -> npt.NDArray[np.object_]:
 
 
 def predict_throughput(model: str, parameters: npt.ArrayLike, devices: npt.ArrayLike, batch: float) -> Floats:
-    """Return the throughput (samples per second) of a fitted model at any number of devices.
+    """Predict the throughput (samples per second) of a fitted model at any number of devices.
 
     Args:
         model: name of the model.
@@ -208,7 +208,7 @@ def _fit_model(curves: ScalingCurves, model: str) -> ScalingFit:
 def _estimate_noise(
     about_curve: Floats, residual_freedom: Floats, about_mean: Floats, freedom: Floats
 ) -> tuple[Marks, Floats, Floats]:
-    """Return whether points deviate from the curve more than runs from their mean, and the run variance with its freedom."""
+    """Test if points deviate from a curve more than runs do; also return the run variance and its freedom."""
     point_variance = about_curve / residual_freedom
     with np.errstate(divide="ignore", invalid="ignore"):
         run_variance = about_mean / freedom
@@ -228,7 +228,7 @@ def _estimate_noise(
 
 
 def _solve_nonnegative_least_squares(normal: Floats, right: Floats) -> Floats:
-    """Solve least squares with parameters >= 0 for each system, by trying every set of parameters that are not zero."""
+    """Solve nonnegative least squares for each system by trying every set of nonzero parameters."""
     count = right.shape[-1]
     best_value = np.full(len(right), -np.inf)
     solution = np.zeros_like(right)
@@ -248,7 +248,7 @@ def _solve_nonnegative_least_squares(normal: Floats, right: Floats) -> Floats:
 def _convert_parameters(
     model: str, linear: Floats, unbounded_parameters: Floats, covariance: Floats, quantile: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Convert the linear parameters to the parameters of the model, with their intervals."""
+    """Convert the parameters of the linear model to those of the scaling model, with intervals."""
     if model == LATENCY:
         error = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
         low, high = unbounded_parameters - quantile[:, None] * error, unbounded_parameters + quantile[:, None] * error
@@ -285,12 +285,12 @@ class Dips:
 
     @property
     def is_dip(self) -> Marks:
-        """True if a point is a dip."""
+        """Whether each point is a dip."""
         return is_dip(self.p_holm, self.low_pct)
 
 
 def is_dip(p_holm: npt.ArrayLike, low_pct: npt.ArrayLike) -> Marks:
-    """Return which points are dips: significant among all of them, and certainly larger than `MIN_DIP_PCT`; nan is no dip."""
+    """Return which drops are dips: significant and with a lower bound above `MIN_DIP_PCT`; nan is not a dip."""
     return np.asarray((np.asarray(p_holm) < SIGNIFICANCE_LEVEL) & (np.asarray(low_pct) > MIN_DIP_PCT))
 
 
@@ -349,7 +349,7 @@ def find_dips(curves: ScalingCurves, lease_variance: npt.ArrayLike = 0.0) -> Dip
 
 
 def _find_neighbours(has_point: Marks) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the index of the nearest measured point on each side; -1 if there is none."""
+    """Find the index of the nearest measured point on each side; -1 if there is none."""
     count = has_point.shape[1]
     places = np.where(has_point, np.arange(count), -1)
     before = np.maximum.accumulate(places, axis=1)

@@ -35,7 +35,7 @@ _BISECTION_STEPS = 60
 def bound_best_cell(
     score: npt.ArrayLike, variance: npt.ArrayLike, freedom: float, cells: Sequence[object], design: Design
 ) -> tuple[float, float]:
-    """Return the 95 % bounds of the score of the first cell, which was selected because no other cell has a larger score.
+    """Compute 95 % bounds for the score of the first cell, which was selected for having the largest score.
 
     Args:
         score: logarithm of the quantity of each cell, the selected one first.
@@ -58,7 +58,7 @@ def bound_best_cell(
 def bound_largest_estimate(
     value: float, variance: float, freedom: float, leads: Floats, covariances: Floats
 ) -> tuple[float, float]:
-    """Return the 95 % bounds of an estimate that was selected because it is the largest; nan without a variance.
+    """Compute 95 % bounds for an estimate selected as the largest; nan if the variance is unknown.
 
     Args:
         value: the estimate.

@@ -109,7 +109,7 @@ class _LogDifference:
 
 @dataclass(frozen=True, slots=True)
 class _HostDifference:
-    """Difference of one host, the same difference with outliers clipped, and the runs behind both."""
+    """Difference of one host from the others, with and without clipping of outliers, and the runs behind it."""
 
     difference: _LogDifference
     clipped_difference: _LogDifference
@@ -118,7 +118,7 @@ class _HostDifference:
 
     @property
     def p(self) -> float:
-        """Larger p-value of both differences."""
+        """Larger of the p-values of the two differences."""
         return max(difference.compute_p(self.freedom) for difference in (self.difference, self.clipped_difference))
 
 
@@ -187,7 +187,7 @@ class _HostComparison:
         self.clipped_variance, _ = _estimate_lease_variance(self.clipped, spot, self.lease)
 
     def compare_host(self, host: str, excluded_hosts: Sequence[str]) -> _HostDifference | None:
-        """Return the difference of a host from the others; None if no cell ran both on this host and on others.
+        """Compare a host with the others. Return None if no cell ran both on this host and on others.
 
         The error is nan if no host had two leases.
 
@@ -234,11 +234,11 @@ class _HostComparison:
         excluded_hosts: Sequence[str],
         has_too_few_hosts: bool,
     ) -> HostResult:
-        """Build the result of a host.
+        """Build the result of comparing a host with the others.
 
         Args:
             host: name of the host.
-            difference: difference of the host, None without one.
+            difference: difference of the host, or None if it was not compared.
             p_holm: adjusted p-value.
             excluded_hosts: hosts whose runs were left out.
             has_too_few_hosts: whether a missing difference is due to too few hosts.
@@ -284,7 +284,7 @@ class _HostComparison:
 
 
 def _judge_by_other_hosts(differences: dict[str, _HostDifference | None]) -> dict[str, _HostDifference | None]:
-    """Replace the error of each difference by the spread of the other hosts; None for all if there are too few hosts.
+    """Replace each difference's error by the spread of the other hosts; all are None if hosts are too few.
 
     Each host is compared with the mean of all others, which makes differences among them larger by m / (m - 1).
     """
@@ -337,7 +337,7 @@ def _clip_outliers(y: Floats, cell: Codes, lease: Codes | None = None) -> Floats
 
 
 def _compute_group_medians(values: Floats, group: Codes) -> Floats:
-    """Return the median of each value's group."""
+    """Compute for each value the median of its group."""
     return np.asarray(pd.Series(values).groupby(group).transform("median"), dtype=np.float64)
 
 

@@ -66,7 +66,7 @@ def compare_software_options(cells: pd.DataFrame, design: Design) -> pd.DataFram
 
 
 def select_cells_with_options(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Select the cells that were planned with several options, and return them with the columns that are equal."""
+    """Select the cells planned with several options; also return the columns in which compared cells are equal."""
     options = [name for name in PLAIN_OPTIONS if f"option_{name}" in cells]
     described_cells = cells.assign(options=_describe_cell_options(cells, options))
     other_columns = [name for name in list_option_columns(cells) if name.removeprefix("option_") not in options]
@@ -80,7 +80,7 @@ def select_cells_with_options(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[s
 
 
 def _describe_cell_options(cells: pd.DataFrame, options: list[str]) -> pd.Series:
-    """Describe the options of each cell that are not plain, after its way of parallelism."""
+    """Describe each cell by its parallelism and its options that differ from plain ones."""
     columns = [cells[f"option_{name}"].tolist() for name in options]
     words = (
         [_describe_options(dict(zip(options, values, strict=True))) for values in zip(*columns, strict=True)]
@@ -91,7 +91,7 @@ def _describe_cell_options(cells: pd.DataFrame, options: list[str]) -> pd.Series
 
 
 def _describe_options(options: dict[str, Any]) -> str:
-    """Describe options by their words in `PLAIN_OPTIONS`, without plain ones."""
+    """Describe options by the words in `PLAIN_OPTIONS`, omitting those with plain values."""
     descriptions = []
     for name, (plain, words) in PLAIN_OPTIONS.items():
         value = options.get(name, "")

@@ -57,7 +57,7 @@ def estimate_percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCEN
     clusters = np.bincount(cell_of_cluster, minlength=len(ids))
 
     def quantile_at(share: Floats) -> Floats:
-        """Return a quantile of each cell: the smallest step time that at least this share of the steps does not exceed."""
+        """Return a quantile per cell: the smallest step time that at least this share of steps does not exceed."""
         place = np.clip(np.ceil(share * sizes - 1e-9).astype(np.int64) - 1, 0, np.maximum(sizes - 1, 0))
         return np.asarray(time_s[starts + place], dtype=np.float64)
 
@@ -89,7 +89,7 @@ def estimate_percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCEN
 
 
 def compute_trend_pct(steps: Floats) -> Floats:
-    """Return the increase of the median step time from the first to the last quarter of each row of steps, in percent.
+    """Compute the increase of the median step time from the first to the last quarter of each row, in percent.
 
     The result is nan for windows of fewer than `MIN_STEPS_FOR_TREND` steps.
 
@@ -105,7 +105,7 @@ def compute_trend_pct(steps: Floats) -> Floats:
 
 
 def compute_ties_pct(steps: Floats) -> Floats:
-    """Return the percentage of steps in each row that take exactly as long as an earlier step.
+    """Compute the percentage of steps in each row whose time equals that of an earlier step.
 
     Args:
         steps: step times in seconds, shape (runs, steps).
@@ -118,7 +118,7 @@ def compute_ties_pct(steps: Floats) -> Floats:
 
 
 def summarize_windows(runs: pd.DataFrame) -> pd.DataFrame:
-    """Summarize the measured windows of each cell, over its valid runs with single steps, by cell_id.
+    """Summarize the measured windows of each cell over its valid runs that recorded single steps, by cell_id.
 
     trend_pct: mean trend. trend_low_pct, trend_high_pct: its 95 % interval if the cell is not steady, otherwise nan. error_pct:
     median standard error of a window's mean. window: the problems of `WINDOW_PROBLEMS` that apply, joined by ', '.

@@ -60,9 +60,9 @@ _MAD_OF_NORMAL = 0.6744897501960817
 
 
 def compute_outlier_limit_sd(n: int) -> float:
-    """Return the distance beyond which a value of a sample of n is an outlier, in standard deviations; infinite for n < 3.
+    """Compute the outlier limit for a sample of n values, in standard deviations; infinite for n < 3.
 
-    The standard deviation is that of the other values.
+    A value beyond this distance is an outlier. The standard deviation is that of the other values.
     """
     if n < 3:
         return float("inf")
@@ -73,7 +73,7 @@ def compute_outlier_limit_sd(n: int) -> float:
 
 
 def find_outliers(samples: Floats) -> npt.NDArray[np.bool_]:
-    """Return which values of each sample are outliers of it.
+    """Return for each value whether it is an outlier of its sample.
 
     Args:
         samples: values without nan, shape (samples, n); the result has the same shape.
@@ -92,7 +92,7 @@ def find_outliers(samples: Floats) -> npt.NDArray[np.bool_]:
 
 
 def _compare_with_remaining_values(samples: Floats) -> tuple[Floats, Floats]:
-    """Return the distance of every value from the mean of the others of its row, and their standard deviation."""
+    """Compare every value with the others in its row: distance from their mean, and their standard deviation."""
     n = samples.shape[1]
     kept_indices = np.array([[i for i in range(n) if i != omitted_index] for omitted_index in range(n)])
     remaining = samples[:, kept_indices]
@@ -111,7 +111,7 @@ _MEDIAN_FACTORS = {
 
 @dataclass(frozen=True, slots=True)
 class SampleSummaries:
-    """Summary statistics of samples, with one element per sample, but for `outlier` with one per value.
+    """Summary statistics of samples: arrays with one element per sample (`outlier`: one per value).
 
     sd: sample standard deviation (n - 1). median_low, median_high: bounds of the median, 95 %. outlier: whether each value
     lies far from the others of its sample.
@@ -129,11 +129,11 @@ class SampleSummaries:
 
 
 def summarize_samples(values: npt.ArrayLike, groups: npt.ArrayLike, count: int) -> SampleSummaries:
-    """Summarize the samples 0 .. count - 1. Raises ValueError for nan (a run without a number belongs to no sample).
+    """Summarize `values` per sample, numbered by `groups`. Raises ValueError if a value is nan.
 
     Args:
         values: values of all samples.
-        groups: sample of each value.
+        groups: sample number of each value, from 0 to count - 1.
         count: number of samples.
     """
     sample_values, sample_index = np.asarray(values, dtype=np.float64), np.asarray(groups, dtype=np.int64)
@@ -188,7 +188,7 @@ _BATCH_SIZE = 1000
 
 
 def bootstrap_median_bounds(samples: Floats) -> tuple[Floats, Floats]:
-    """Return the bounds of the median of each row by the BCa bootstrap.
+    """Compute bounds for the median of each row by the BCa bootstrap.
 
     A row without any spread has an interval of zero width.
 
@@ -206,7 +206,7 @@ def bootstrap_median_bounds(samples: Floats) -> tuple[Floats, Floats]:
 
 
 def _compute_bca_bounds(sorted_samples: Floats, resamples: Integers) -> tuple[Floats, Floats]:
-    """Return the BCa bounds of the median of each row of sorted samples."""
+    """Compute the BCa bounds of the median of each row of sorted samples."""
     n = sorted_samples.shape[1]
     # Rows and resamples are sorted, so the median of a resample is the value at its middle.
     median, jackknife_medians = np.median(sorted_samples, axis=1), compute_jackknife_medians(sorted_samples)
@@ -227,7 +227,7 @@ def _compute_bca_bounds(sorted_samples: Floats, resamples: Integers) -> tuple[Fl
 
 
 def _interpolate_quantiles(sorted_values: Floats, probability: Floats) -> Floats:
-    """Return one quantile of each sorted row, interpolated linearly."""
+    """Interpolate one quantile of each sorted row linearly."""
     place = probability * (sorted_values.shape[1] - 1)
     floor = np.floor(place).astype(np.int64)
     rows, part = np.arange(len(sorted_values)), place - floor
@@ -236,7 +236,7 @@ def _interpolate_quantiles(sorted_values: Floats, probability: Floats) -> Floats
 
 
 def compute_jackknife_medians(sorted_samples: Floats) -> Floats:
-    """Return the medians of each sorted row without one of its values, for every value."""
+    """Compute for every value of a sorted row the median of the other values."""
     n = sorted_samples.shape[1]
     middle_indices = np.array(
         [[i + (i >= omitted_index) for i in ((n - 2) // 2, (n - 1) // 2)] for omitted_index in range(n)]

@@ -55,7 +55,7 @@ class VarianceComponent:
 
     @property
     def is_known(self) -> bool:
-        """True if the component is known."""
+        """True if the component could be estimated."""
         return not self.why
 
     @property
@@ -89,7 +89,7 @@ class SpreadSources:
         return tuple(host for host in self.hosts if host.is_slow)
 
     def find_host_component(self, workload: str) -> VarianceComponent | None:
-        """Return the component by which equal cells differ between hosts; None if unknown.
+        """Find the component by which equal cells differ between hosts, or None if it is unknown.
 
         It is the component of hosts, or that of leases and hosts together.
         """
@@ -213,7 +213,7 @@ def estimate_components(
 
 
 def _compute_mean_squares(runs: _CodedRuns) -> tuple[dict[str, float], dict[str, int]]:
-    """Return the mean half squared difference, and the number, of pairs of runs that share lease, hosts only, or neither."""
+    """Compute mean half squared differences and counts of run pairs that share lease, only hosts, or neither."""
     sums, counts = dict.fromkeys((RUN, LEASE, HOST), 0.0), dict.fromkeys((RUN, LEASE, HOST), 0)
     largest = int(np.bincount(runs.cell).max(initial=0))
     for lag in range(1, largest):
@@ -246,7 +246,7 @@ def _estimate_variances(squares: dict[str, float], pairs: dict[str, int]) -> dic
 
 
 def _explain_unknown_components(pairs: dict[str, int], variances: dict[str, float]) -> dict[str, str]:
-    """Return for each component the reason that it cannot be estimated."""
+    """Return the reason why each unknown component cannot be estimated."""
     if not pairs[RUN]:
         no_repeats = "no cell was run twice on one lease, so the spread of leases cannot be separated from that of runs"
         return dict.fromkeys((RUN, LEASE, HOST, LEASE_AND_HOST), no_repeats)
@@ -266,7 +266,7 @@ def _explain_unknown_components(pairs: dict[str, int], variances: dict[str, floa
 
 
 def _compute_mean_share(levels: Codes, units: Codes) -> float:
-    """Return the mean over levels of one over the number of units within each level."""
+    """Average 1 / n over levels, where n is the number of units within a level."""
     pairs = np.unique(np.stack([levels, units]), axis=1)
     return float(np.mean(1.0 / np.bincount(encode_labels(pairs[0]))))
 

@@ -57,19 +57,19 @@ def is_significant(row: Mapping[Any, Any]) -> bool:
 
 
 def is_untested(row: Mapping[Any, Any]) -> bool:
-    """Return whether a comparison may not be tested, because each cell was measured on one composition."""
+    """Return whether a comparison cannot be tested because each cell was measured on one composition."""
     return not row.get("tested", True) and row.get("method") != intervals.NO_INTERVAL_REFERENCE
 
 
 def explain_missing_test(row: Mapping[Any, Any]) -> str:
-    """Return the reason that a comparison is not tested, as text for parentheses."""
+    """Explain why a comparison is not tested, as text to put in parentheses."""
     return (
         NOT_TESTED_DIFFERENT_HOSTS if row["method"] == intervals.CONFOUNDED_WITH_HOSTS else NOT_TESTED_ONE_COMPOSITION
     )
 
 
 def explain_missing_tests(rows: pd.DataFrame) -> str:
-    """Return the reason that several comparisons are not tested, as part of a sentence."""
+    """Explain why several comparisons are not tested, as part of a sentence."""
     if (rows["method"] == intervals.CAMPAIGNS_UNKNOWN).any():
         return "the spread between campaigns is unknown"
     is_confounded = rows["method"] == intervals.CONFOUNDED_WITH_HOSTS
@@ -77,12 +77,12 @@ def explain_missing_tests(rows: pd.DataFrame) -> str:
 
 
 def bound_difference_pct(low_pct: float, high_pct: float) -> float:
-    """Return the largest absolute difference, in percent, that the interval of a difference contains."""
+    """Return the largest absolute difference, in percent, within the interval of a difference."""
     return max(abs(low_pct), abs(high_pct))
 
 
 def describe_basis(row: Mapping[Any, Any]) -> str:
-    """Describe the conditions of a comparison, as text for parentheses, such as 'within one composition'.
+    """Describe what a comparison is based on, such as 'within one composition', to put in parentheses.
 
     The text is '' without a test, and for a comparison over several compositions without limitations.
     """
@@ -90,7 +90,7 @@ def describe_basis(row: Mapping[Any, Any]) -> str:
 
 
 def _describe_compositions(row: Mapping[Any, Any]) -> str:
-    """Describe whether a comparison is within compositions, and where its variance comes from; '' without a test."""
+    """Describe if a comparison is within compositions, and its source of variance; empty if it is not tested."""
     if not row["tested"]:
         return ""
     method = row["method"]
@@ -108,7 +108,7 @@ def _describe_compositions(row: Mapping[Any, Any]) -> str:
 
 
 def _list_alternative_causes(row: Mapping[Any, Any]) -> Sequence[str]:
-    """List what else may have caused the difference: order, different numbers of steps, noisy compositions."""
+    """List other possible causes of a difference: order, different numbers of steps, noisy compositions."""
     if not math.isfinite(row["ratio"] if "ratio" in row else row["p"]):
         return ()
     order_effect = (
@@ -122,7 +122,7 @@ def _list_alternative_causes(row: Mapping[Any, Any]) -> Sequence[str]:
 
 
 def _spell_out_freedom(row: Mapping[Any, Any]) -> str:
-    """Return the degrees of freedom of a comparison in words, such as '4 degrees of freedom'."""
+    """Format the degrees of freedom of a comparison in words, such as '4 degrees of freedom'."""
     return wording.pluralize(max(1, round(row["freedom"])), "degree") + " of freedom"
 
 
@@ -143,9 +143,9 @@ def format_estimate(
 
 
 def describe_uncertainty(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
-    """Return the text that qualifies the estimate of a comparison in a sentence; '' for a significant difference.
+    """Describe the uncertainty of a comparison's estimate in a sentence; empty for a significant difference.
 
-    An estimate without an interval gets '' as well, because its number already states that.
+    The text is also empty for an estimate without an interval, because its number already states that.
 
     Args:
         row: comparison.
@@ -222,7 +222,7 @@ def summarize_effects(
 
 
 def _describe_doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
-    """Return the end of a sentence on a comparison that is not significant; arguments as `describe_uncertainty`."""
+    """Return the end of a sentence on an insignificant comparison; for arguments see `describe_uncertainty`."""
     if row["p"] < SIGNIFICANCE_LEVEL:
         family = f"over the {int(row['n_tests']):,} comparisons of this figure"
         return f", with p of no difference = {format_p_value(row['p_holm'])} {family} (Holm)"
@@ -239,7 +239,7 @@ def summarize_range(
     convert_ratio: Callable[[float], float],
     format_value: Callable[[float], str],
 ) -> str:
-    """Return the mean of several ratios with its interval, and the range of their estimates; arguments as `summarize_effects`."""
+    """Format the mean ratio with its interval, and the range of estimates; see `summarize_effects`."""
     number, reason = _format_average(rows, design, convert_ratio, format_value)
     extremes = format_estimate_range(rows, label_columns, convert_ratio, format_value)
     return f"{number} on average over {len(rows):,} lines{reason}. {extremes[:1].upper()}{extremes[1:]}"
@@ -248,7 +248,7 @@ def summarize_range(
 def _format_average(
     rows: pd.DataFrame, design: Design, convert_ratio: Callable[[float], float], format_value: Callable[[float], str]
 ) -> tuple[str, str]:
-    """Return the mean of several comparisons with its interval, and the reason, in parentheses, if it has no interval."""
+    """Format the mean of comparisons with its interval, or with the reason why it has none in parentheses."""
     value, *ends = (convert_ratio(float(bound[0])) for bound in compute_average_ratio(rows, design).compute_bounds())
     low, high = sorted(ends)
     if math.isfinite(low) and math.isfinite(high):
@@ -264,7 +264,7 @@ def format_estimate_range(
     convert_ratio: Callable[[float], float] = float,
     format_value: Callable[[float], str] = wording.format_ratio,
 ) -> str:
-    """Return the smallest and the largest estimate of several comparisons, with the names of their cells."""
+    """Format the smallest and the largest estimate of several comparisons, with the names of their cells."""
     ordered_rows = rows.assign(shown=rows["ratio"].map(convert_ratio)).sort_values("shown", kind="stable")
     first, last = (
         f"{format_value(row['shown'])} ({wording.format_axes(row, label_columns)})"
@@ -274,7 +274,7 @@ def format_estimate_range(
 
 
 def _describe_significance(rows: pd.DataFrame) -> str:
-    """Return how many of several comparisons are significant; '' if none was tested."""
+    """Describe how many of several comparisons are significant; empty if none was tested."""
     tested_rows = rows[rows["p"].notna()]
     if tested_rows.empty:
         return ""
@@ -285,7 +285,7 @@ def _describe_significance(rows: pd.DataFrame) -> str:
 def _describe_excluded_differences(
     rows: pd.DataFrame, convert_ratio: Callable[[float], float], format_value: Callable[[float], str]
 ) -> str:
-    """Return which differences several comparisons together rule out; '' if they rule out none of interest."""
+    """Describe which differences the comparisons jointly rule out; empty if that is nothing of interest."""
     tested = rows[rows["p"].notna()]
     ends = [convert_ratio(end) for bounds in compute_simultaneous_bounds(tested) for end in bounds]
     largest = max(abs(end if format_value is wording.format_percent else 100 * (end - 1)) for end in ends)
@@ -294,7 +294,7 @@ def _describe_excluded_differences(
 
 
 def compute_simultaneous_bounds(rows: pd.DataFrame) -> tuple[Sequence[float], Sequence[float]]:
-    """Return bounds of the ratios of tested comparisons that hold for all of them together (Bonferroni, 95 %)."""
+    """Compute bounds that hold jointly for the ratios of all tested comparisons (Bonferroni, 95 %)."""
     width_factor = intervals.simultaneous_width_factor(rows["freedom"], len(rows))
     value = rows["ratio"].to_numpy()
     return tuple(list(value * (rows[end].to_numpy() / value) ** width_factor) for end in ("ratio_low", "ratio_high"))  # type: ignore[return-value]
@@ -360,7 +360,7 @@ def format_detectable_difference(row: Mapping[Any, Any]) -> str:
 
 
 def list_limitations(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the limitations of the statements of a figure, as sentences; empty if there are none.
+    """List the limitations of a figure's findings as sentences; empty if there are none.
 
     Limitations are comparisons that are not tested, or that use one composition, a borrowed spread, different protocols, or
     an order that is not random.
@@ -444,9 +444,9 @@ def _describe_spread_sources(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def describe_step_mismatches(rows: pd.DataFrame) -> str:
-    """Return how many comparisons are between cells with different numbers of steps, as a sentence for a caption.
+    """State in a sentence for a caption how many comparisons are between cells with different step counts.
 
-    The sentence begins with a space. Return '' if there is no such comparison.
+    The sentence begins with a space. It is empty if all step counts are equal.
     """
     count = int((rows["unlike"] != "").sum())
     if not count:
@@ -459,7 +459,7 @@ def describe_step_mismatches(rows: pd.DataFrame) -> str:
 
 
 def describe_order_effects(protocol: Mapping[str, Any]) -> str:
-    """Return caveats about the order of runs and leases, each after a space; '' for random blocks."""
+    """Describe caveats about the order of runs and leases, each after a space; empty for random blocks."""
     run_caveat = f" {SEQUENTIAL_RUNS_CAVEAT}" if protocol.get("order") == "sequential" else ""
     has_several_compositions = int(protocol.get("compositions") or 1) > 1
     lease_caveats = {"least-recomposition": f" {FIXED_LEASE_ORDER_CAVEAT}", None: f" {UNKNOWN_LEASE_ORDER_CAVEAT}"}
@@ -477,7 +477,7 @@ def _describe_detectable_difference(difference_pct: float) -> str:
 
 
 def _choose_decimals(pct: float) -> int:
-    """Return the number of decimals of a percentage, which is 2 where one decimal would show 0.0 or too few digits."""
+    """Choose the number of decimals of a percentage: 2 if one decimal would show 0.0 or too few digits."""
     return 2 if pct < 0.5 else 1
 
 

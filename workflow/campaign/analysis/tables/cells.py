@@ -28,7 +28,7 @@ PLAN_COLUMNS = list_column_types(PLANNED_COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class CellPlan:
-    """Planned cell with its number of repetitions, its lease, and the reason for each run without a record.
+    """Planned cell with its runs, its lease, and the reason why each missing run has no record.
 
     lease: lease of its first composition. missing: reason by run number. runs: numbers of the planned runs; empty for
     1, 2, .. in one composition. price_per_h: price of its composed devices, None without prices. version: version label
@@ -150,7 +150,7 @@ def _estimate_locations(
 ) -> dict[str, Any]:
     """Estimate the location of each cell with its interval, and the interval of its median.
 
-    The interval of the median is over compositions if their spread is known (`between`).
+    If the spread of compositions is known (`between`), the interval of the median includes it.
     """
     earlier_spreads = [spread for spread in earlier if spread.metric == metric.name]
     design = comparisons.build_design(runs, higher_is_better=metric.is_higher_better, earlier=earlier_spreads)
@@ -182,7 +182,7 @@ def _describe_outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.
 
 
 def _build_planned_row(entry: CellPlan) -> dict[str, Any]:
-    """Build the planned columns of one cell."""
+    """Build the values of the columns that describe one cell as planned."""
     cell, configuration = entry.cell, entry.cell.configuration
     return {
         "cell_id": cell.id,
@@ -212,12 +212,12 @@ def count_texts(texts: Iterable[str]) -> str:
 
 
 def _map_counts(ids: pd.Series[str], counts: Any) -> pd.Series[int]:
-    """Return the count of each cell id; 0 for a missing one."""
+    """Look up the count of each cell id; ids without a count get 0."""
     return ids.map(counts).fillna(0).astype("int64")
 
 
 def _count_texts_by_cell(ids: pd.Series[str], runs: pd.DataFrame, column: str, count: bool = True) -> pd.Series[str]:
-    """Join the texts of a column of each cell's runs, counted or each once."""
+    """Join the texts in a column over the runs of each cell, with counts or without repetition."""
     texts: defaultdict[str, list[str]] = defaultdict(list)
     for cell_id, text in zip(runs["cell_id"], runs[column], strict=True):
         texts[cell_id].extend([text] if count else text.split(", "))

@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # These modules import pandas, which is slow.
 def read_campaign_results(
     campaign: Campaign, directory: Path, where: str | None = None, store: RecordStore | None = None
 ) -> CampaignResults:
-    """Read the records of the campaign's cells from a results directory. Raises RecordError with the name of a damaged file.
+    """Read the records of a campaign's cells from a results directory. Raises RecordError if a file is damaged.
 
     Args:
         campaign: the campaign.
@@ -66,7 +66,7 @@ def read_campaign_results(
 
 
 def _read_matrix_results(campaign: Campaign, matrix: Matrix, store: RecordStore) -> CampaignResults:
-    """Read the records of the matrix and of the reference, with the data of the leases that they were measured on."""
+    """Read the records of the matrix and the reference, with the data of their leases."""
     results = Results.from_directory(store.results)
     race = read_race(results.race_file)
     if race is not None:
@@ -113,7 +113,7 @@ def _select_runs(campaign: Campaign, matrix: Matrix, measured_runs: Collection[R
 def _sort_other_runs(
     other_records: Iterable[Record], lease_ids: Collection[str], version: str | None
 ) -> tuple[list[BusySpan], set[str]]:
-    """Return the times at which runs of other cells used these leases, and the further leases with runs under another label."""
+    """Return the times of other cells' runs on these leases, and the other leases with runs under another label."""
     uses: list[BusySpan] = []
     other_labels = set[str]()
     for record in other_records:
@@ -136,12 +136,12 @@ def _name_leases(campaign: Campaign, matrix: Matrix) -> set[str]:
 def _read_leases(
     results: Results, lease_ids: Collection[str], names: Collection[str], other_labels: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Read the documents of leases in the order of their requests.
+    """Read the lease documents from a results directory, in the order of the requests.
 
     Args:
         results: results directory.
         lease_ids: leases with records, which are always read.
-        names: names of leases, which are read as well.
+        names: names of further leases to read.
         other_labels: leases of runs under another label, which are left out unless they have records.
     """
     leases = []
@@ -182,9 +182,9 @@ def read_planned_results(plan: Path) -> CampaignResults:
 
 
 def _share_common_values(records: Iterable[Record]) -> Iterator[Record]:
-    """Yield the records with one shared copy of the values that the runs of a cell, or all runs, have in common.
+    """Yield the records, with equal values of the runs of a cell, or of all runs, shared to save memory.
 
-    These values are most of a record, so this saves memory.
+    These values make up most of a record.
     """
     first: Record | None = None
     keys: set[str] = set()
@@ -211,7 +211,7 @@ def _share_equal_values(target: dict[str, Any], source: Mapping[str, Any], names
 def _is_planned_run(key: RunKey, cells: Mapping[str, Settings]) -> bool:
     """Return whether a run is a planned run of one of these cells.
 
-    Runs that were planned when the plan had fewer compositions, or more repetitions per composition, count as well.
+    Runs that were planned when the plan had fewer compositions, or more repetitions per composition, count too.
     """
     settings, run = cells.get(key[0]), key[1]
     if settings is None:
@@ -223,7 +223,7 @@ def _is_planned_run(key: RunKey, cells: Mapping[str, Settings]) -> bool:
 
 
 def _list_imported_runs(planned_runs: Sequence[int], present_runs: Collection[int]) -> tuple[int, ...]:
-    """Return the runs of an imported cell: those that are present, and as many missing ones as the map plans."""
+    """Return the runs of an imported cell: those present, plus the missing ones that the import map plans."""
     missing_runs = [run for run in planned_runs if run not in present_runs]
     return (*sorted(present_runs), *missing_runs[: max(0, len(planned_runs) - len(present_runs))])
 
@@ -235,7 +235,7 @@ def _read_lease(path: Path) -> dict[str, Any]:
 
 
 def _read_missing_reasons(results: Results) -> dict[str, str]:
-    """Read from the manifests the reason that the runs of a lease are missing, by lease."""
+    """Read from the manifests why runs of a lease are missing, by lease."""
     reasons = {}
     for path in sorted(results.list_manifests(), key=lambda path: path.stat().st_mtime):
         with reject_damaged_document(path, "delete this manifest; it is written again"):
@@ -245,7 +245,7 @@ def _read_missing_reasons(results: Results) -> dict[str, str]:
 
 
 def build_tables(campaign_results: CampaignResults) -> Tables:
-    """Build all tables from the records that were read."""
+    """Build all tables of a campaign from its records."""
     from campaign.analysis.tables.runs import build_step_times_table
 
     steps = build_step_times_table(campaign_results.records)
@@ -283,7 +283,7 @@ def _build_tables_without_steps(campaign_results: CampaignResults) -> Tables:
 
 
 def _plan_cells(campaign_results: CampaignResults) -> list[CellPlan]:
-    """Return for each cell its planned runs, the reasons for missing runs, and its price."""
+    """Return the plan of each cell: its runs, the reasons for missing runs, and its price."""
     from campaign.analysis.tables.cells import CellPlan
 
     campaign, matrix = campaign_results.campaign, campaign_results.matrix

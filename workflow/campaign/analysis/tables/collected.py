@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CampaignResults:
-    """Records of a campaign with all data that its tables and its report need."""
+    """Records of a campaign, with all other data from which its tables and report are built."""
 
     campaign: Campaign
     matrix: Matrix
     records: list[Record]
     leases: list[dict[str, Any]]
     missing_reasons: Mapping[str, str]
-    """Reason that the runs of a lease have no record, by lease."""
+    """Reason why the runs of a lease have no record, by lease."""
     store: RecordStore
     other_uses: Sequence[BusySpan] = ()
-    """Runs of other cells, which are not selected, on the leases of these records."""
+    """Runs of unselected cells on the leases of these records."""
     links: Sequence[Mapping[str, Any]] = ()
     """Measurements of the links of these leases (`campaign.observe.links.lease_links`), each with its configuration."""
     known_runs: RecordedRuns = field(default_factory=RecordedRuns)
-    """Runs with a record, and the reasons that ended cells before their maximum number of repetitions."""
+    """Recorded runs, and the reasons why cells ended before their maximum number of repetitions."""
     reference: Sequence[Record] = ()
     """Runs of the reference in these leases; `records` are those of the matrix."""
     earlier_spreads: Sequence[EarlierSpread] = ()
@@ -44,4 +44,4 @@ class CampaignResults:
     race: RaceDocument | None = None
     """State of the race for the best configuration, if the campaign has one."""
     hosts_left_out: Mapping[str, str] = field(default_factory=dict)
-    """Reason that a failed host is no longer requested, by host."""
+    """Reason why a failed host is no longer requested, by host."""

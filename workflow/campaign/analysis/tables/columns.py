@@ -191,5 +191,5 @@ ROW_MEANINGS: Mapping[str, str] = {table: rows for table, (_, rows) in _TABLES.i
 
 
 def list_column_types(columns: ColumnMeanings) -> dict[str, str]:
-    """Return the type of each column."""
+    """Return the column types by name, from the kinds of columns."""
     return {name: kind for name, (kind, _) in columns.items()}

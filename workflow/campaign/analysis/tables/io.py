@@ -37,7 +37,7 @@ _BATCH_ROWS = 1000
 def build_frame(
     rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed_columns: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """Build a frame with the fixed columns in their order, then options, then all others by name; typed, also if empty.
+    """Build a typed frame, even without rows: fixed columns in order, then options, then others by name.
 
     Args:
         rows: rows of the frame.
@@ -67,7 +67,7 @@ def build_frame(
 
 
 def build_column(values: Any, kind: str) -> pd.Series[Any]:
-    """Build a column of one kind from values; None becomes empty text, or nan."""
+    """Build a column of one kind from values; None becomes an empty text or nan."""
     if kind == TEXT:
         return pd.Series(["" if value is None else str(value) for value in values], dtype="str")
     if kind == COUNT:
@@ -89,7 +89,7 @@ SERIES_NAMES = ("telemetry", "steps", "reference")
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables of a campaign. `campaign.analysis.tables.columns` describes their columns."""
+    """Tables of a campaign, with the columns described in `campaign.analysis.tables.columns`."""
 
     runs: pd.DataFrame
     cells: pd.DataFrame
@@ -125,7 +125,7 @@ class Tables:
 
 
 def write_all_tables(tables: Tables, directory: Path, written_series: Collection[str] = ()) -> None:
-    """Write all tables to a directory. Raises RecordError or OSError if that is not possible.
+    """Write all tables to a directory. Raises RecordError or OSError if this fails.
 
     Args:
         tables: the tables.
@@ -142,14 +142,14 @@ def write_all_tables(tables: Tables, directory: Path, written_series: Collection
 
 
 def write_series_table(directory: Path, name: str, table: pd.DataFrame) -> None:
-    """Write one of the tables without a CSV file as Parquet. Raises RecordError if that is not possible."""
+    """Write a table that has no CSV form as Parquet. Raises RecordError if this fails."""
     with _convert_os_error(directory):
         make_directory(directory)
         _write_parquet(directory, name, table)
 
 
 def read_tables(directory: Path) -> Tables:
-    """Read the tables from a directory. Raises RecordError with the name of an unreadable file."""
+    """Read the tables from a directory. Raises RecordError, which names the file, if one is unreadable."""
     with reject_damaged_document(directory, "the tables are damaged; delete them and run the command again"):
         runs, cells = (_read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
         leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENT_NAMES)
@@ -182,7 +182,7 @@ class _CampaignSection(BaseModel):
 
 
 class ReportContext(BaseModel):
-    """Validated part of the report's context that other readers than the page use, with the same types as on the page."""
+    """Validated part of the report's context that is used outside the page, with the same types."""
 
     campaign: _CampaignSection
     campaign_yaml: str = ""
@@ -201,7 +201,7 @@ class ReportContext(BaseModel):
 
 
 def write_csv(table: pd.DataFrame, target: Path | BinaryIO) -> None:
-    """Write a table as CSV with quoted texts. Arrow needs a fifth of the time of pandas."""
+    """Write a table as CSV with quoted texts. Uses Arrow, which takes a fifth of the time of pandas."""
     text_columns = {
         str(name): table[name].map(str, na_action="ignore") for name in table if table[name].dtype == object
     }
@@ -221,7 +221,7 @@ def neutralize_formulas(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_runs_and_cells(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> None:
-    """Write runs and cells as Parquet (types kept) and CSV (for people). Raises RecordError if that is not possible."""
+    """Write runs and cells as Parquet (keeps types) and CSV (for people). Raises RecordError if this fails."""
     with _convert_os_error(directory):
         make_directory(directory)
         for name, table in (("runs", runs), ("cells", cells)):
@@ -235,7 +235,7 @@ def _write_parquet(directory: Path, name: str, table: pd.DataFrame) -> None:
 
 @contextmanager
 def _convert_os_error(directory: Path) -> Iterator[None]:
-    """Turn an OSError in this block into a RecordError."""
+    """Convert an OSError raised inside the context into a RecordError."""
     try:
         yield
     except OSError as error:

@@ -99,8 +99,8 @@ def summarize_operation_times(
 
     Args:
         operations: operations table.
-        recorded_times: quantiles of recordings (`operation`, `low_s`, `median_s`, `high_s`), which are shown beside
-            operations on devices; nan without one.
+        recorded_times: quantiles of recordings (`operation`, `low_s`, `median_s`, `high_s`), which are shown next to
+            operations on devices; nan if there is no recording.
     """
     groups = operations.groupby(["operation", "device"], sort=False)["seconds"]
     table = groups.agg(
@@ -128,7 +128,7 @@ def summarize_operation_times(
 
 
 def _count_items(value: Any) -> int:
-    """Return a count, or the length of a list."""
+    """Return a count as it is, or the length of a list."""
     if value is None:
         return 0
     return int(value) if isinstance(value, int | float) else len(value)
@@ -141,7 +141,7 @@ _BUSY_COLUMNS = {"lease_id": TEXT, "started": NUMBER, "ended": NUMBER}
 
 
 def compute_idle_before(runs: pd.DataFrame, other_uses: Iterable[BusySpan] = ()) -> pd.Series[float]:
-    """Return the seconds that a lease was idle before each run; nan for its first run, and if nothing was started.
+    """Compute how many seconds a lease was idle before each run; nan for first runs and if nothing was started.
 
     Clocks that were set back, or that differ between two hosts, do not lead to negative idle times.
 
@@ -160,7 +160,7 @@ def compute_idle_before(runs: pd.DataFrame, other_uses: Iterable[BusySpan] = ())
 
 
 def summarize_idle_times(runs: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Summarize idle times per value of a column that has a lease with two or more runs.
+    """Summarize idle times for each value of a column, if one of its leases has at least two runs.
 
     leases, runs: numbers. gaps: number of idle periods. idle_median_s, idle_longest_s, idle_s (sum): their durations.
     span_s: time from the first start to the last end on each lease, without runs that are not in the table. idle_pct:

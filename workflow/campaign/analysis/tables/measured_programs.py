@@ -15,7 +15,7 @@ DESCRIPTIVE_KEYS = frozenset({"description", "precisions", "schema_version", "me
 
 
 def read_programs(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the program of each workload, as text by key of its file and by input file.
+    """Return the program of each workload as a mapping from keys of its file, and input files, to texts.
 
     Args:
         context: context document of the campaign; a context without a campaign has no programs.
@@ -29,11 +29,11 @@ def read_programs(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def rename_programs(context: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the context with new names of workloads; a context without a campaign stays as it is.
+    """Return the context with workloads renamed, or unchanged if it has no campaign.
 
     Args:
         context: context document of the campaign.
-        names: new name of a workload by its present name.
+        names: new names of workloads by their current names.
     """
     try:
         document = _read_campaign(context)
@@ -47,7 +47,7 @@ def rename_programs(context: Mapping[str, Any], names: Mapping[str, str]) -> dic
 
 
 def _read_campaign(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse the campaign document in the context; {} without one."""
+    """Parse the campaign document in the context; return {} if there is none."""
     document = yaml.load(context.get("campaign_yaml") or "", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return document or {}
 
@@ -59,13 +59,13 @@ def hash_program(program: Mapping[str, str]) -> str:
 
 def _describe_program(file: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     # An empty value is the default of its key. It is left out, so that a key of a later version makes no other program.
-    """Return the text of each key of a workload file that is not empty, and the hash of each input file."""
+    """Return the text of each non-empty key of a workload file, and the hash of each input file."""
     keys = {key: _describe_value(value) for key, value in file.items() if key != "inputs" and value}
     return {**keys, **{f"input {path}": f"sha256 {input_file['sha256'][:12]}" for path, input_file in inputs.items()}}
 
 
 def _describe_value(value: Any) -> str:
-    """Return the value of a workload file as text."""
+    """Format a value from a workload file as text."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return shlex.join(value)
     if isinstance(value, Mapping):

@@ -11,7 +11,7 @@ from campaign.common import wording
 
 
 def describe_measured_protocol(runs: pd.DataFrame, protocol: Mapping[str, Any]) -> str:
-    """Describe the protocol in words, with the steps and windows of the valid runs.
+    """Describe the protocol in words, with the step counts and measured windows of the valid runs.
 
     Args:
         runs: rows of the runs table, valid or not.

@@ -15,7 +15,7 @@ _CAPTION_SETTINGS = ("warmup_steps", "measured_steps", "repetitions", "compositi
 
 
 def describe_protocol(campaign_results: CampaignResults) -> dict[str, Any]:
-    """Return the settings of the protocol that captions contain, and the reference."""
+    """Return the protocol settings that captions state, and the reference."""
     protocol = campaign_results.campaign.to_document()["campaign"]["protocol"]
     unknown = _list_unknown_settings(campaign_results)
     return {
@@ -33,7 +33,7 @@ def _list_unknown_settings(campaign_results: CampaignResults) -> tuple[str, ...]
 
 
 def _describe_reference(campaign_results: CampaignResults) -> dict[str, Any]:
-    """Return the reference of the protocol, and whether comparisons are adjusted by it."""
+    """Describe the protocol's reference, and whether comparisons are adjusted by it."""
     reference = campaign_results.campaign.protocol.reference
     if reference is None:
         return {}
@@ -42,7 +42,7 @@ def _describe_reference(campaign_results: CampaignResults) -> dict[str, Any]:
 
 
 def _explain_missing_adjustment(campaign_results: CampaignResults) -> str:
-    """Return the reason that the reference cannot adjust comparisons; '' if it can."""
+    """Return the reason why the reference cannot be used for adjustment, or an empty string if it can."""
     kinds = {hash_hardware(record.specification) for record in campaign_results.reference if record.status == "ok"}
     if not kinds:
         return "it has no valid run"
@@ -55,7 +55,7 @@ def _explain_missing_adjustment(campaign_results: CampaignResults) -> str:
 
 
 def list_adjustment_notes(campaign_results: CampaignResults) -> list[str]:
-    """Return a note if the protocol requests adjusted comparisons, but the reference does not allow them."""
+    """Return a note if the protocol requests adjustment by the reference but the reference does not allow it."""
     reference = campaign_results.campaign.protocol.reference
     if reference is None or not reference.adjust:
         return []
@@ -64,7 +64,7 @@ def list_adjustment_notes(campaign_results: CampaignResults) -> list[str]:
 
 
 def list_target_notes(matrix: Matrix) -> list[str]:
-    """Return one note per target for the half-width of intervals, with the effect of the target on their coverage."""
+    """Return a note for each target interval half-width, on how stopping at the target affects coverage."""
     targets = {
         (format_repetitions(cell.settings), cell.settings.target_half_width_pct)
         for cell in matrix.cells

@@ -36,7 +36,7 @@ def list_reread_notes(records: Sequence[Record], store: RecordStore) -> Iterator
 
 
 def list_parser_mismatch_notes(campaign: Campaign, records: Sequence[Record], store: RecordStore) -> Iterator[str]:
-    """Yield notes on runs that were read by another parser than the workload has now, because one mean may mix both."""
+    """Yield notes on runs read by another parser than the workload's current one, as a mean may mix both."""
     readers = {
         name: workload.parsing_document() for name, workload in campaign.workloads.items() if workload.parsing_keys
     }

@@ -61,7 +61,7 @@ def build_context_document(campaign_results: CampaignResults) -> dict[str, Any]:
 
 
 def _describe_campaign(campaign_results: CampaignResults, document: dict[str, Any]) -> dict[str, Any]:
-    """Return the campaign's name, question, baseline, metrics and protocol, with its versions of the analysis."""
+    """Return the campaign's name, question, baseline, metrics, protocol and analysis versions."""
     campaign = campaign_results.campaign
     versions = list(analysis.describe_versions(campaign_results.analysis, campaign))
     layout = document.get("report")
@@ -101,7 +101,7 @@ def _read_environments(campaign_results: CampaignResults) -> tuple[dict[str, Any
 
 
 def _list_notes(campaign_results: CampaignResults) -> list[str]:
-    """List all notes of the page: about each system, the protocol, the matrix, and the origin of numbers."""
+    """List all notes for the page, on each system, the protocol, the matrix, and the provenance of numbers."""
     campaign, records, store = campaign_results.campaign, campaign_results.records, campaign_results.store
     return [
         *_merge_notes(campaign, lambda part: _list_part_notes(campaign_results, part)),
@@ -117,7 +117,7 @@ def _list_notes(campaign_results: CampaignResults) -> list[str]:
 
 
 def _merge_notes(campaign: Campaign, list_notes: Callable[[Campaign], Sequence[str]]) -> list[str]:
-    """List the notes about each system. A note that does not hold for all systems begins with the name of its system."""
+    """List the notes on all systems. A note that does not apply to every system starts with its system's name."""
     notes = {part.part: list_notes(part) for part in campaign.parts}
     common = set.intersection(*map(set, notes.values())) if notes else set()
     return list(
@@ -130,7 +130,7 @@ def _merge_notes(campaign: Campaign, list_notes: Callable[[Campaign], Sequence[s
 
 
 def _list_part_notes(campaign_results: CampaignResults, part: Campaign) -> list[str]:
-    """List the notes about the part of a campaign on one system."""
+    """List the notes on the part of a campaign that ran on one system."""
     records = [record for record in campaign_results.records if record.system in ("", part.part)]
     names = {configuration.name for configuration in part.configurations}
     has_measured_links = any(links["configuration"] in names for links in campaign_results.links)

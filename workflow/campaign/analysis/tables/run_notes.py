@@ -18,7 +18,7 @@ from campaign.spec.system_file import SystemFile
 
 
 def list_emulated_link_notes(system: SystemFile, records: Sequence[Record], store: RecordStore) -> list[str]:
-    """Return one note per way in which links were emulated in the records."""
+    """Return a note for each way in which links were emulated during the recorded runs."""
     if system.emulation is None:
         return []
     runs = Counter[str]()
@@ -30,7 +30,7 @@ def list_emulated_link_notes(system: SystemFile, records: Sequence[Record], stor
 
 
 def list_pace_notes(system: SystemFile, records: Sequence[Record]) -> list[str]:
-    """Return a note with the rates at which emulated devices compute, and the time lost because cores were busy."""
+    """Return a note on the compute rates of emulated devices and on the time lost to busy cores."""
     lost_pct = [
         record.metrics["pace_lost_pct"]
         for record in records
@@ -49,7 +49,7 @@ def list_pace_notes(system: SystemFile, records: Sequence[Record]) -> list[str]:
 
 
 def list_device_evidence_notes(campaign: Campaign, records: Iterable[Record]) -> list[str]:
-    """Return a note with the evidence that work was on accelerators; no note if no valid run used accelerators."""
+    """Return a note on the evidence that runs used accelerators, or no note if no valid run used any."""
     kinds = {
         configuration.name: campaign.device_model(configuration).runs_on for configuration in campaign.configurations
     }
@@ -75,7 +75,7 @@ def list_device_evidence_notes(campaign: Campaign, records: Iterable[Record]) ->
 
 
 def list_superseded_notes(matrix: Matrix, store: RecordStore) -> list[str]:
-    """Return one note per time that runs of the matrix were measured again, with the number of replaced records."""
+    """Return a note for each time that runs of the matrix were remeasured, with the number of replaced records."""
     cells = {cell.id for cell in matrix.cells}
     counts = [(batch, sum(cell_id in cells for cell_id, _ in batch.runs)) for batch in list_superseded(store.results)]
     return [
@@ -89,7 +89,7 @@ def list_superseded_notes(matrix: Matrix, store: RecordStore) -> list[str]:
 def count_launchers(campaign: Campaign, records: Sequence[Record], store: RecordStore) -> dict[str, int]:
     """Count runs by launcher.
 
-    The launcher is that of the campaign as used, because a profile may have replaced it.
+    The launcher is the one that was used, because a profile may have replaced that of the campaign.
     """
     if campaign.file.imported:
         return {IMPORTED_FLAG: len(records)}

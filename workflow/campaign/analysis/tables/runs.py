@@ -33,7 +33,7 @@ def build_runs_table(
     which sets the pace of all. Options become `option_<name>`. Metrics keep their name, or get the prefix `metric_` if it is
     taken. idle_before_s: seconds since the end of the previous run on the same lease, which may be one of the other uses; nan
     for the first run, and if nothing was started. log: path relative to the results directory, or to the imported directory
-    for an imported run; empty if nothing was started. wall_s: nan if an imported log lacks it.
+    for an imported run; empty if nothing was started. wall_s: nan if it is missing from an imported log.
 
     Args:
         records: records of the runs.
@@ -50,14 +50,14 @@ def build_runs_table(
 
 
 def build_reference_table(records: Sequence[Record], metric: Metric = THROUGHPUT) -> pd.DataFrame:
-    """Build the runs table of the reference, with `hardware`, equal for equal work on an equal device."""
+    """Build the runs table of the reference; its `hardware` is equal for the same work on the same device model."""
     hardware_by_cell = {record.cell_id: hash_hardware(record.specification) for record in records}
     table = build_runs_table(records, metric=metric)
     return table.assign(hardware=table["cell_id"].map(hardware_by_cell).astype("str"))
 
 
 def choose_metric_column(name: str) -> str:
-    """Return the column of the runs table that holds a metric of a record."""
+    """Return the name of the column of the runs table that holds a given metric."""
     return f"metric_{name}" if name in RUN_COLUMNS and name not in MEASURED_COLUMNS else name
 
 
@@ -77,7 +77,7 @@ _CELL_FIELDS = tuple(name for name in RecordedCell.model_fields if name != "opti
 
 
 def _build_run_rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of runs. Consecutive records of a cell share their cell and specification, and so half of the row."""
+    """Yield one row per record. Cell values are built once for consecutive records of the same cell."""
     cell_values: dict[str, Any] = {}
     last: Record | None = None
     for record in records:
@@ -88,7 +88,7 @@ def _build_run_rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
 
 
 def _build_cell_values(record: Record) -> dict[str, Any]:
-    """Build the values that all runs of a cell have in common."""
+    """Build the row values that all runs of a cell have in common."""
     cell, configuration = record.cell, record.requested_configuration
     warmup_steps = record.specification.get("warmup_steps", 0)
     return {
@@ -106,7 +106,7 @@ def _build_cell_values(record: Record) -> dict[str, Any]:
 
 
 def _build_run_values(record: Record, ranks: int) -> dict[str, Any]:
-    """Build the values of one run that differ from those of its cell."""
+    """Build the row values that are specific to one run."""
     valid = record.status == "ok"
     rate = record.throughput_per_s
     measured_steps = max(map(len, record.step_times_s), default=0)

@@ -22,7 +22,7 @@ _TIME_QUANTILES = {"low_s": 0.05, "median_s": 0.5, "high_s": 0.95}
 
 
 def describe_system(campaign: Campaign) -> dict[str, Any]:
-    """Return name, description and fabric of the system, with the first recorded times of a fabric.
+    """Return the name, description and fabric of the system, with recorded times for the fabric if any exist.
 
     Texts of several systems are joined.
     """
@@ -40,7 +40,7 @@ def describe_system(campaign: Campaign) -> dict[str, Any]:
 
 
 def _join_systems(campaign: Campaign, texts: Mapping[str, str], separator: str) -> str:
-    """Return the text of the only system, or the texts of several systems, each after the name of its system."""
+    """Join one text per system, each prefixed by the system's name if there are several systems."""
     if campaign.part:
         return texts[campaign.part]
     return separator.join(f"{name}: {text}" for name, text in texts.items() if text)
@@ -69,9 +69,9 @@ def _describe_recorded_times(campaign: Campaign) -> dict[str, Any]:
 
 
 def list_hardware_substitutes(campaign: Campaign) -> list[str]:
-    """List the substitutes for hardware, in words that fit every caption.
+    """List the emulations that replace hardware, in words that fit any caption.
 
-    Captions have them because figures are read without their page.
+    Captions state them because figures are read apart from the page.
     """
     if campaign.file.imported:
         return ["results were read from logs of other programs"]
@@ -96,7 +96,7 @@ def list_system_notes(campaign: Campaign, *, has_measured_links: bool) -> list[s
 
 
 def _list_adapter_notes(campaign: Campaign) -> list[str]:
-    """Return a note if the adapter of the fabric was never tested on a real one."""
+    """Return a note if the fabric's adapter was never tested on a real fabric."""
     kind = str(campaign.system.fabric["kind"])
     try:
         unverified_reason = load_fabric_kind(kind).unverified
@@ -154,5 +154,5 @@ def list_storage_notes(system: SystemFile) -> list[str]:
 
 
 def _format_source(source: str | None) -> str:
-    """Return the source of a number in parentheses; '' for none."""
+    """Format the source of a number in parentheses, or return an empty string if there is none."""
     return f" ({source})" if source else ""

@@ -77,7 +77,7 @@ QUANTITIES: tuple[str, ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class TimeSeries:
-    """Time series for the table, with part, quantity, seconds since the run began, and values; both arrays have equal length."""
+    """Time series of a quantity of one part: values and their times in seconds since the start of the run."""
 
     part: str
     quantity: str
@@ -93,13 +93,13 @@ def build_telemetry_table(
 ) -> pd.DataFrame:
     """Build the telemetry table of the cells of these records from their sample files; missing files are skipped.
 
-    Raises RecordError for a file that is no table of samples.
+    Raises RecordError if a file is not a table of samples.
 
     Args:
         records: records of runs.
         results: results directory, which contains the sample files.
         read_composition: returns the composition document of a hash (`shared/`).
-        cells: order of the cells, which decides on the cells that are kept if there are too many.
+        cells: cells in order, which determines the cells that are kept if there are too many.
     """
     keys: list[tuple[str, int, str, str, str]] = []
     times: list[NDArray[np.float64]] = []
@@ -125,7 +125,7 @@ def build_telemetry_table(
 
 
 def _select_sampled_runs(records: Iterable[Record], results: Path, cells: Sequence[str]) -> list[Record]:
-    """Select the first valid sampled run of each cell; among too many cells, some of every configuration and workload."""
+    """Select the first valid sampled run per cell; of too many cells, some per configuration and workload."""
     first: dict[str, Record] = {}
     for record in records:
         if record.status == "ok" and record.telemetry:
@@ -245,7 +245,7 @@ def _build_host_series(host: HostSamples, start_s: float) -> Iterator[TimeSeries
 
 
 def thin_series(series: SampleSeries, start_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return times since the start and values, averaged over neighbours to at most MAX_POINTS points."""
+    """Average neighbouring samples down to at most MAX_POINTS points; return times since the start and values."""
     times, values = np.asarray(series.times) - start_s, np.asarray(series.values)
     step = -(-len(times) // MAX_POINTS)
     starts = np.arange(0, len(times), step)
@@ -254,7 +254,7 @@ def thin_series(series: SampleSeries, start_s: float) -> tuple[NDArray[np.float6
 
 
 def compute_rates(counter: SampleSeries, start_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the growth of a counter per second, at most MAX_POINTS values, at the middle of each interval between samples.
+    """Return the rate of a counter per second at the midpoints between samples, at most MAX_POINTS values.
 
     The value is nan where the counter decreased.
     """

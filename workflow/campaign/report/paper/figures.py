@@ -18,7 +18,7 @@ from campaign.report.svg import DECLARATION
 
 @dataclass(frozen=True)
 class DrawnFigures:
-    """Files of drawn figures, and the reason of each figure without data, by title."""
+    """Files of drawn figures, and the reason why each other figure has no data, by title."""
 
     files: list[Path]
     left_out: Mapping[str, str]
@@ -72,7 +72,7 @@ def _select_figures(selection: Sequence[str] | None) -> list[Figure]:
 
 
 def _write_files(figure: Figure, drawing: Drawing, out: Path, formats: Sequence[str]) -> list[Path]:
-    """Write the data, and the picture unless it was saved while drawing. Return all paths."""
+    """Write a figure's data, and its picture unless drawing saved it already. Return all paths."""
     data = out / f"{figure.name}.csv"
     data.write_text(figure.to_csv(drawing), encoding="utf-8")
     if drawing.svg is None:

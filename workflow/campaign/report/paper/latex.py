@@ -52,7 +52,7 @@ def _escape_character(character: str) -> str:
 
 
 def split_caption(text: str) -> tuple[str, str]:
-    """Split a caption into the sentences that fit into MAX_CAPTION_WORDS and the others."""
+    """Split a caption into the sentences that fit into MAX_CAPTION_WORDS, and the rest."""
     sentences = re.split(r"(?<=[.!?]) (?=[A-Z0-9])", text)
     words, sentence_count = 0, 0
     for sentence in sentences:
@@ -64,7 +64,7 @@ def split_caption(text: str) -> tuple[str, str]:
 
 
 def format_note(*texts: str) -> str:
-    """Format small print below a caption; '' for none."""
+    """Format small print below a caption; empty if there is none."""
     joined_text = " ".join(text for text in texts if text)
     return (
         f"  \\par\\smallskip\\begin{{minipage}}{{\\linewidth}}\\footnotesize {escape_latex(joined_text)}\\end{{minipage}}\n"
@@ -154,7 +154,7 @@ def _lay_out_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 
 def _share_width(widths: Sequence[int]) -> list[float | None]:
-    """Return the share of the width of each column that is broken into lines, and None for the others."""
+    """Share the width among columns with broken lines; None for the other columns."""
     longest, unbroken = _choose_longest_unbroken(widths)
     # The square root keeps a short column next to a long one from shrinking to the width of a word.
     weights = [math.sqrt(width) if width > longest else 0.0 for width in widths]
@@ -173,7 +173,7 @@ def _choose_longest_unbroken(widths: Sequence[int]) -> tuple[int, float]:
 
 
 def _count_fitting_rows(columns: Sequence[_LatexColumn], rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of rows that fit on one page, at least one."""
+    """Count the rows that fit on one page, at least one."""
     heights = (max(column.count_lines(text) for column, text in zip(columns, row, strict=True)) for row in rows)
     return max(1, bisect_right(list(accumulate(heights)), MAX_TABLE_LINES))
 

@@ -19,7 +19,7 @@ from campaign.spec.metric import Metric, read_primary_metric
 
 
 def write_numbers(tables: Tables, out: Path) -> list[Path]:
-    """Write numbers.tex, comparisons.csv and cells.csv into a directory that exists, and return their paths.
+    """Write numbers.tex, comparisons.csv and cells.csv into an existing directory, and return their paths.
 
     Raises ConfigError if a file cannot be written.
     """
@@ -38,7 +38,7 @@ def write_numbers(tables: Tables, out: Path) -> list[Path]:
 
 
 def compare_cells(tables: Tables) -> pd.DataFrame:
-    """Return the comparisons of the figures, one row per pair of cells.
+    """Collect the comparisons of the figures, one row per pair of cells.
 
     A pair that several figures compare is listed with the first of them. `figure` is the title of the figure, and `comparison`
     describes the cells. The other columns are those of `campaign.analysis.statistics.comparable_cells`.

@@ -45,7 +45,7 @@ def build_coverage_table(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> di
 
 
 def list_failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
-    """List all failed runs of planned cells with their logs, in plan order, by status and reason."""
+    """List all failed runs of planned cells with their logs, grouped by status and reason, in plan order."""
     axes = list_naming_columns(cells)
     failed_rows = runs[~runs["status"].isin(("ok", "implied"))]
     failed_rows = failed_rows[failed_rows["cell_id"].isin(cells["cell_id"])]
@@ -95,7 +95,7 @@ def _build_grouped_table(cells: pd.DataFrame) -> dict[str, Any]:
 
 
 def list_states(cells: pd.DataFrame) -> list[str]:
-    """Return the states to count, with `implied` only if there are such cells."""
+    """List the states to count, with `implied` only if a cell has this state."""
     present_states = set(cells["state"])
     return [name for name in CELL_STATES if name != "implied" or name in present_states]
 
@@ -121,7 +121,7 @@ def _describe_reasons(row: Mapping[Any, Any]) -> str:
 
 
 def _select_specific_flags(cells: pd.DataFrame) -> list[str]:
-    """Return the flags of each cell, without those that all measured cells share."""
+    """Select the flags of each cell that not all measured cells share."""
     flags = [text.split(", ") if text else [] for text in cells["flags"]]
     flags_of_run_cells = [
         set(cell_flags) for cell_flags, missing in zip(flags, cells["state"] == "missing", strict=True) if not missing

@@ -14,7 +14,7 @@ OTHER_PROGRAM = "with another program"
 
 
 def list_figure_claims(published_section: PublishedResults, anchor: str) -> list[dict[str, Any]]:
-    """Return the measured claims about the quantity that a figure shows, with the published value and the verdict."""
+    """List the measured claims on the quantity that a figure shows, with published value and verdict."""
     return [_build_claim_fields(claim) for claim in published_section.claims if claim.figure == anchor and claim.here]
 
 
@@ -77,7 +77,7 @@ def _build_claim_fields(claim: PublishedClaim) -> dict[str, Any]:
 
 
 def _describe_mismatches(claim: PublishedClaim) -> str:
-    """Describe the conditions that differ from the document, and the verdict under them; '' for none."""
+    """Describe the conditions that differ from the document, and the verdict under them; empty if none differ."""
     if not claim.other or claim.other_program:
         return "; ".join(claim.other)
     words = {"agrees": "the result agrees", "differs": "the result differs", "undecided": "the result is undecided"}

@@ -11,7 +11,7 @@ HEADINGS = ("Configuration", "Compositions", "Reason for exclusion")
 
 
 def describe_race(race: RaceDocument) -> dict[str, Any]:
-    """Build the texts of the race for the page: a line, a sentence per workload, and a row per excluded configuration."""
+    """Build the page's texts on the race: a line, a sentence per workload, and a row per excluded configuration."""
     return {
         "line": describe_progress(race),
         "sentences": [_describe_workload(item, race) for item in race.workloads],

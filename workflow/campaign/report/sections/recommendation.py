@@ -52,7 +52,7 @@ def read_recommendation(directory: Path) -> RecommendationDocument | None:
 
 
 def build_recommendation_section(document: RecommendationDocument) -> dict[str, Any]:
-    """Build the context of the template."""
+    """Build the template context of the section on recommendations."""
     by_objective: dict[str, list[RecommendationAnswer]] = {}
     for answer in document.answers:
         by_objective.setdefault(answer.objective, []).append(answer)
@@ -99,7 +99,7 @@ def build_recommendation_section(document: RecommendationDocument) -> dict[str, 
 
 
 def _list_choices(answer: RecommendationAnswer, with_alternatives: bool) -> list[RecommendedChoice | None]:
-    """Return the choices that get a row: the best one (None for no answer) and, if requested, its alternatives."""
+    """List the choices to show as rows: the best one (None if unanswered) and, if requested, alternatives."""
     return [answer.choice, *(answer.alternatives[:_MAX_ALTERNATIVES] if answer.choice and with_alternatives else ())]
 
 
@@ -128,7 +128,7 @@ def _format_rows(
 
 
 def _compute_relative_interval(choice: RecommendedChoice | None, answer: RecommendationAnswer) -> Interval:
-    """Return the interval of a choice in percent of the best one."""
+    """Compute the interval of a choice in percent of the best choice."""
     if choice is None or answer.choice is None or not answer.choice.value:
         return Interval(math.nan, math.nan, math.nan)
     bounds = (choice.value, *(math.nan if bound is None else bound for bound in (choice.low, choice.high)))

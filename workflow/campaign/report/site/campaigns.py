@@ -45,7 +45,7 @@ _PICTURES = (".svg", ".csv", ".pdf")
 
 @dataclass(frozen=True)
 class ListedCampaign:
-    """Campaign of the site.
+    """Campaign listed on the site.
 
     Args:
         directory: name of its directory in the site.
@@ -251,7 +251,7 @@ def _build_entry(tables: Tables, digest: str, drawings: Mapping[str, Mapping[str
 
 
 def to_address(name: str) -> str:
-    """Convert a name to a part of an address that any file system allows."""
+    """Convert a name to an address component that is valid in any file system."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "campaign"
 
 

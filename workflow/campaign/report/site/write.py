@@ -122,7 +122,7 @@ def _read_measured_cells(tables: Path) -> pd.DataFrame:
 def _find_predecessors(
     entries: Sequence[ListedCampaign], measured_campaigns: Sequence[tuple[str, float, pd.DataFrame]]
 ) -> dict[str, ListedCampaign]:
-    """Return the predecessor of each campaign, which is the latest earlier one that measured one of its cells."""
+    """Find the predecessor of each campaign: the latest earlier one that measured one of its cells."""
     predecessors, last_campaigns = {}, dict[tuple[Any, ...], ListedCampaign]()
     for entry, (_, _, rows) in zip(entries, measured_campaigns, strict=True):
         cells = set(rows[list(history.KEY_COLUMNS)].itertuples(index=False, name=None))
