@@ -258,7 +258,10 @@ def plain(command: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--configfile", "config/campaign.yaml", "--config", "baseline=1x1-local"), "config baseline: the value differs from "),
+        (
+            ("--configfile", "config/campaign.yaml", "--config", "baseline=1x1-local"),
+            "config baseline: the value differs from ",
+        ),
         (("--config", "axes=1"), "--config axes: this key belongs in a campaign file"),
         (("--configfile", "config/campaign.yaml", "--config", "campaign=config/other.yaml"), "is a campaign as well"),
     ],

@@ -87,8 +87,7 @@ def test_snakemake_alone_lints_a_copy_and_says_what_to_install(deployed: Path, t
     planned = alone("-n")
     assert planned.returncode == 1
     assert (
-        "error: No module named 'click'; install the workflow's package into Snakemake's environment"
-        in planned.stderr
+        "error: No module named 'click'; install the workflow's package into Snakemake's environment" in planned.stderr
     )
     assert "Traceback" not in planned.stderr
 

@@ -75,7 +75,7 @@ def test_a_race_goes_on_after_ctrl_c_and_kill_9_and_ends_with_the_same_answer(pr
     assert (race.ended, race.is_decided) == (True, True)
     assert {each.configuration for each in race.dropped} == {"1x1-local", "1x1-fabric"}
     assert race.workloads[0].best.startswith("1x2-")
-    assert f"The best configuration within 5\u202f% is known, after {sum(race.compositions.values())} of 16" in said
+    assert f"The best configuration within 5\u202f% is known after {sum(race.compositions.values())} of 16" in said
     measured = {(record.cell.configuration, get_composition_number(record.repetition)) for record in project.records()}
     assert measured == {(name, n) for name, k in race.compositions.items() for n in range(1, k + 1)}
     assert race.compositions["1x1-local"] == race.compositions["1x1-fabric"] < 4
