@@ -1,9 +1,7 @@
 """Archive: the report of an archive, on any machine, with --config archive=FILE. This stage replaces all others."""
 
 if not REQUEST.archive.is_file():
-    sys.exit(
-        f"error: {REQUEST.archive}: no such archive; 'campaign archive' creates one"
-    )
+    sys.exit(f"error: {REQUEST.archive}: this archive does not exist")
 REPORT = f"{REQUEST.results}/archives/{REQUEST.archive.stem}/report.html"
 
 

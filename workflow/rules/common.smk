@@ -13,7 +13,8 @@ try:
     from campaign.plan.request import DEFAULT_RESULTS, request_from_config
     from campaign.report.source_hash import compute_source_hash
 except ModuleNotFoundError as error:
-    sys.exit(f"error: {error}; install the workflow's package into Snakemake's environment")
+    remedy = "install the workflow's package into Snakemake's environment"
+    sys.exit(f"error: {error}; {remedy}")
 
 with exit_on_error():
     REQUEST = request_from_config(complete_config(workflow, config, DEFAULT_RESULTS))
