@@ -86,10 +86,10 @@ def test_a_race_goes_on_after_ctrl_c_and_kill_9_and_ends_with_the_same_answer(pr
         assert all(row["n_missing"] == "0" for row in csv.DictReader(file))
     page, summary = project.results().report_file.read_text(), (project.results().directory / "summary.txt").read_text()
     for text in (page, summary):
-        assert "is known, after" in text
+        assert "is known after" in text
         assert "cannot be within 5\u202f% of the best" in text
     status = project.run_campaign("status", "campaigns/c.yaml", f"--results={project.results_root}")
-    assert "is known, after" in status
+    assert "is known after" in status
     assert "to do" not in status
 
     # The same command finds nothing to do, and a race by the same records ends alike.
