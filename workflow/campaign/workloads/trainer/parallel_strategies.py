@@ -288,8 +288,8 @@ def shard_model(
 ) -> Callable[[], AbstractContextManager[Any]]:
     """Shard a model in place over a mesh, with each layer as a unit.
 
-    Returns a function that creates a context without gradient reduction. Layers release their gathered weights after the forward pass. All other weights are kept, because the backward pass begins and
-    ends with them.
+    Returns a function that creates a context without gradient reduction. Layers release their gathered weights after the
+    forward pass. All other weights are kept, because the backward pass begins and ends with them.
 
     Args:
         trainable: the model.
