@@ -18,13 +18,13 @@ _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_proces
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
-    """Persistent settings that change a device's performance. A setting that the device does not report is None.
+    """Persistent settings that affect a device's performance. Settings that the device does not report are None.
 
     Attributes:
         uuid: UUID of the device.
-        part_of: UUID of the whole device, for a part (MIG).
+        part_of: UUID of the whole device if this is a part of a divided device (MIG).
         address: PCI address as in /sys/bus/pci/devices.
-        power_limit_w: power limit in force.
+        power_limit_w: power limit in force, in watts.
         clock_sm_application_mhz: SM clock under load that the user has set.
         clock_memory_application_mhz: memory clock under load that the user has set.
         pcie_generation_max: highest PCIe generation that both the device and its slot support.
@@ -53,15 +53,15 @@ class DeviceSettings:
     pcie_width_max: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings that the device reports as a dict."""
+        """Convert the settings to a dict, without those that the device does not report."""
         return {name: value for name, value in asdict(self).items() if value not in (None, "")}
 
 
 def list_local_devices(nvml: Any = None) -> dict[str, NvmlDevice]:
-    """Return the NVIDIA devices of this host and their parts by UUID. The result is empty without NVML.
+    """List the NVIDIA devices of this host and their parts, by UUID. The result is empty if NVML is unavailable.
 
     Args:
-        nvml: module with NVML's functions; None for the package.
+        nvml: module with NVML's functions; if None, the installed package is used.
     """
     nvml = nvml or load_nvml()[0]
     devices = call_or_none(nvml, lambda: list_devices(nvml)) if nvml else None
@@ -69,13 +69,13 @@ def list_local_devices(nvml: Any = None) -> dict[str, NvmlDevice]:
 
 
 def read_local_settings(nvml: Any = None) -> list[DeviceSettings]:
-    """Read the settings of all NVIDIA devices of this host. The result is empty without NVML."""
+    """Read the settings of all NVIDIA devices of this host. The result is empty if NVML is unavailable."""
     nvml = nvml or load_nvml()[0]
     return [read_settings(nvml, device) for device in list_local_devices(nvml).values()] if nvml else []
 
 
 def read_settings(nvml: Any, device: NvmlDevice) -> DeviceSettings:
-    """Read the settings of one device."""
+    """Read the performance settings of one NVIDIA device through NVML."""
     handle = device.handle
 
     def call_nvml(name: str, *arguments: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 _ALL_LINKS_SCOPE = 0xFFFFFFFF
 _MAX_NVLINK_BYTES_PER_S = 1e12
-"""Upper bound of the rate of all links of a device in one direction."""
+"""Upper bound of the combined rate of all NVLinks of a device in one direction."""
 _NVIDIA_DRIVER_PATHS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
 # Name in the union and number of bits by type of a field's value. A C long has 64 bits on Linux.
 _VALUE_TYPES = {
@@ -31,7 +31,7 @@ class NvmlDevice:
     Attributes:
         uuid: UUID.
         handle: NVML's handle.
-        parent_uuid: UUID of the device that this is a part of; empty for a whole device.
+        parent_uuid: for a part, UUID of the whole device; empty for a whole device.
     """
 
     uuid: str
@@ -40,9 +40,9 @@ class NvmlDevice:
 
 
 def load_nvml(drivers: Sequence[str] = _NVIDIA_DRIVER_PATHS) -> tuple[Any, str]:
-    """Import NVML's Python package, and return it with the reason if it is missing.
+    """Import NVML's Python package. Return the module, and the reason if it could not be imported.
 
-    Both are empty on a host without an NVIDIA driver.
+    On a host without an NVIDIA driver, the module is None and the reason is empty.
     """
     # Importing the package takes longer than everything else that a sampler does at its start.
     if not any(Path(driver).exists() for driver in drivers):
@@ -55,7 +55,7 @@ def load_nvml(drivers: Sequence[str] = _NVIDIA_DRIVER_PATHS) -> tuple[Any, str]:
 
 
 def list_devices(nvml: Any) -> list[NvmlDevice]:
-    """List the devices in NVML's order, which is that of PCI addresses. Each device is followed by its parts.
+    """List the NVIDIA devices of this host in NVML's order (by PCI address). Each device is followed by its parts.
 
     Devices that do not respond are left out. Raises NVMLError if the driver does not respond.
     """
@@ -70,7 +70,7 @@ def list_devices(nvml: Any) -> list[NvmlDevice]:
 
 
 def _list_parts(nvml: Any, handle: Any) -> list[tuple[str, Any]]:
-    """Return the UUID and handle of each part (MIG) of a device."""
+    """List the parts (MIG) of a device, each as its UUID and NVML handle."""
     if not (call_or_none(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]) or 0):
         return []
     parts = []
@@ -90,20 +90,20 @@ def call_or_none(nvml: Any, call: Callable[[], T]) -> T | None:
 
 
 def decode_text(value: Any) -> str:
-    """Return a text value of NVML as a string."""
+    """Convert a text value returned by NVML, which may be bytes, to a string."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def read_fields(nvml: Any, handle: Any, numbers: Sequence[Any]) -> list[tuple[float, int] | None]:
-    """Read several fields of a device in one call.
+    """Read several field values of a device in one NVML call.
 
     Args:
         nvml: NVML's Python package.
         handle: handle of the device.
-        numbers: field numbers, or pairs with a scope.
+        numbers: numbers of the fields, or pairs of a field number and a scope.
 
     Returns:
-        The value and the number of bits of its type for each field, or None if the device does not have the field.
+        For each field, its value and the number of bits of the value's type, or None if the device does not support the field.
     """
     values = nvml.nvmlDeviceGetFieldValues(handle, list(numbers))
     return [
@@ -113,12 +113,12 @@ def read_fields(nvml: Any, handle: Any, numbers: Sequence[Any]) -> list[tuple[fl
 
 
 def convert_field_value(nvml: Any, value: Any) -> tuple[float, int]:
-    """Return the number in a field value, and the number of bits of its type. Raises ValueError for an unknown type."""
+    """Extract the number from NVML's field value, with the bit width of its type. Raises ValueError for an unknown type."""
     return convert_union_value(nvml, value.value, value.valueType)
 
 
 def convert_union_value(nvml: Any, union: Any, value_type: int) -> tuple[float, int]:
-    """Return the number in the union of a sample, and the number of bits of its type. Raises ValueError for an unknown type."""
+    """Extract the number from NVML's value union, with the bit width of its type. Raises ValueError for an unknown type."""
     for kind, (name, bits) in _VALUE_TYPES.items():
         if value_type == getattr(nvml, f"NVML_VALUE_TYPE_{kind}", None):
             return getattr(union, name), bits
@@ -126,13 +126,13 @@ def convert_union_value(nvml: Any, union: Any, value_type: int) -> tuple[float, 
 
 
 class UnwrappedCounter:
-    """Counter that wraps at 2^32 or 2^64. Wraps between two readings are corrected if that is unambiguous.
+    """Counter that wraps around at 2^32 or 2^64. A wrap between two readings is corrected if the correction is unambiguous.
 
     The type of a value gives only the maximum width of the counter. Until a value needs more than 32 bits, the counter may have
     32. Two readings determine the increment only if the link cannot transfer 2^bits between them.
 
     Args:
-        max_per_s: rate that the counter cannot exceed.
+        max_per_s: maximum possible increase of the counter per second.
     """
 
     def __init__(self, max_per_s: float) -> None:
@@ -141,12 +141,12 @@ class UnwrappedCounter:
         self._bits = 32
 
     def add_reading(self, now_s: float, value: int, bits: int) -> int | None:
-        """Return the increment since the last reading, 0 for the first reading, or None if it is ambiguous.
+        """Add a reading, and return the increment since the last one: 0 for the first reading, None if it is ambiguous.
 
         Args:
-            now_s: time in seconds of a monotonic clock.
+            now_s: time of the reading in seconds of a monotonic clock.
             value: value of the counter (see `read_fields`).
-            bits: number of bits of its type.
+            bits: number of bits of the value's type.
         """
         self._bits = bits if value >= 2**32 else min(bits, self._bits)
         last_reading, self._last_reading = self._last_reading, (now_s, value)
@@ -159,19 +159,19 @@ class UnwrappedCounter:
         return increment if increment <= max_increment < 2**self._bits else None
 
     def max_read_interval_s(self) -> float:
-        """Return the longest interval between readings (seconds) at which no wrap is missed."""
+        """Return the longest interval (seconds) between readings at which no wrap can be missed."""
         return float(0.7 * 2**self._bits / self._max_per_s)
 
 
 class CounterSum:
-    """Sum of several byte counters of one device, e.g. of its links. Unsupported fields are left out.
+    """Sum of several byte counters of one device, e.g. those of all its links. Unsupported fields are left out.
 
     Args:
         nvml: NVML's Python package.
         handle: handle of the device.
         numbers: field numbers of the counters.
         factor: bytes per unit of the counters.
-        max_bytes_per_s: rate that no counter exceeds, in bytes per second.
+        max_bytes_per_s: maximum possible rate of each counter, in bytes per second.
     """
 
     def __init__(self, nvml: Any, handle: Any, numbers: Sequence[Any], factor: int, max_bytes_per_s: float) -> None:
@@ -185,10 +185,10 @@ class CounterSum:
         return bool(self._counters)
 
     def read_total(self, now_s: float) -> int | None:
-        """Return the bytes since the first reading, or None if a counter is not reported this time.
+        """Read the counters. Return the total bytes since the first reading, or None if a counter is not reported now.
 
-        After an ambiguous interval, the total restarts below all earlier values, so that no rate is computed over this gap. A
-        missed wrap would look like a low rate. Raises NVMLError if the device does not respond.
+        After an interval with an ambiguous increment, the total restarts below all earlier values, so that no rate is computed
+        over this gap. Otherwise a missed wrap would look like a low rate. Raises NVMLError if the device does not respond.
 
         Args:
             now_s: time in seconds of a monotonic clock.
@@ -208,18 +208,18 @@ class CounterSum:
         return self._total * self._factor
 
     def max_read_interval_s(self) -> float:
-        """Return the longest interval between readings (seconds) at which no counter can wrap unnoticed."""
+        """Return the longest interval (seconds) between readings at which no counter can wrap unnoticed."""
         return min((counter.max_read_interval_s() for counter in self._counters.values()), default=float("inf"))
 
 
 _PCIE_LANE_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 1e9, 4: 2e9, 5: 4e9, 6: 8e9}
-"""Bytes per second of one lane and direction by generation, rounded up to the raw rate of the line."""
+"""Bytes per second of one PCIe lane in one direction, by generation, rounded up to the raw line rate."""
 
 
 def find_max_pcie_bytes_per_s(nvml: Any, handle: Any) -> float:
-    """Return the rate (bytes per second) that this device's PCIe link cannot exceed in one direction.
+    """Return the maximum possible rate of a device's PCIe link in one direction, in bytes per second.
 
-    An unknown link is assumed to be the fastest.
+    If the generation or width of the link is unknown, the fastest link is assumed.
     """
     generation = call_or_none(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
     width = call_or_none(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
@@ -227,7 +227,10 @@ def find_max_pcie_bytes_per_s(nvml: Any, handle: Any) -> float:
 
 
 def create_pcie_counters(nvml: Any, handle: Any) -> dict[str, CounterSum]:
-    """Return the supported byte counters of PCIe by quantity. Received and sent are from the device's point of view."""
+    """Create the PCIe byte counters that a device supports, by quantity.
+
+    Received and sent bytes are named from the device's point of view.
+    """
     max_bytes_per_s = find_max_pcie_bytes_per_s(nvml, handle)
     counters_by_quantity = {
         f"pcie_{direction}_bytes": CounterSum(
@@ -240,7 +243,7 @@ def create_pcie_counters(nvml: Any, handle: Any) -> dict[str, CounterSum]:
 
 
 def create_nvlink_counters(nvml: Any, handle: Any) -> dict[str, CounterSum]:
-    """Return byte counters over all NVLinks of a device, by quantity.
+    """Create counters of the bytes that a device transfers over all its NVLinks, by quantity.
 
     Older devices count data in KiB for all links together. Newer devices count all bytes of each link.
     """

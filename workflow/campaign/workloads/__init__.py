@@ -19,23 +19,23 @@ WORKLOADS: dict[str, str] = {
     "service": "campaign.workloads.service:ServiceWorkload",
     "command": "campaign.workloads.command:CommandWorkload",
 }
-"""Classes of workloads by the `kind` of the workload file. A class is imported when a file of its kind is read."""
+"""Import path of the class for each `kind` of workload file. A class is imported when a file of its kind is read."""
 
 
 _EARLIER_SERVICE = "campaign.workloads.earlier_service:EarlierService"
 
 
 def load_workload_class(kind: str) -> type[Workload]:
-    """Import and return the class of a kind of workload. Raises ConfigError if the kind is not in the table."""
+    """Import the class that implements a kind of workload. Raises ConfigError if the kind is unknown."""
     if kind not in WORKLOADS:
         raise ConfigError(f"'{kind}' is not a kind of workload; {suggest_name(kind, WORKLOADS)}")
     return cast(type[Workload], pkgutil.resolve_name(WORKLOADS[kind]))
 
 
 def load_stored_class(document: Mapping[str, Any]) -> type[Workload]:
-    """Import and return the class of a workload document from stored results.
+    """Import the class that implements the kind of a workload document from stored results.
 
-    Raises ConfigError if its kind is not in the table.
+    Raises ConfigError if the kind is unknown.
     """
     if document["kind"] == "service" and document.get("load") is not None:
         return cast(type[Workload], pkgutil.resolve_name(_EARLIER_SERVICE))
@@ -43,7 +43,7 @@ def load_stored_class(document: Mapping[str, Any]) -> type[Workload]:
 
 
 def remove_obsolete_keys(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a workload document from stored results without keys of earlier versions that are no longer supported."""
+    """Return a copy of a stored workload document without keys of earlier versions that are no longer supported."""
     obsolete_keys = {"objective", *(key for key in ("client", "load", "model") if document.get(key) is None)}
     return {
         key: value for key, value in document.items() if document.get("kind") != "service" or key not in obsolete_keys

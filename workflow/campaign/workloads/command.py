@@ -144,19 +144,19 @@ class CommandWorkload(Workload):
 
     @classmethod
     def reference_tables(cls) -> Iterator[ReferenceTable]:
-        """Yield the table of names in braces for the reference page."""
+        """Yield the table of placeholder names (names in braces) for the reference page."""
         names = [(f"`{{{name}}}`", meaning) for name, meaning in {**AXES, **RUN_VALUES}.items()]
         introduction = "The options of the workload, and these names:"
         yield ReferenceTable("Names in braces", introduction, ("Name", "Meaning"), names)
 
     @property
     def starts_single_process(self) -> bool:
-        """True if one launcher or program is started for all devices of a run."""
+        """True if a single launcher or program is started for all devices of a run."""
         return self.launch not in ("per_rank", "srun")
 
     @property
     def needs_slurm(self) -> bool:
-        """True with `launch` set to `srun`, which only Slurm can start."""
+        """True if `launch` is `srun`, because only Slurm can start such programs."""
         return self.launch == "srun"
 
     @property
@@ -177,11 +177,11 @@ class CommandWorkload(Workload):
         return None if self.test == "only" else self.test
 
     def parse_tests(self, log: Log) -> Sequence[LogReading]:
-        """Parse every test in a log with the built-in parser, or only the test that the workload file selects."""
+        """Parse all tests in a log with the built-in parser, or only the test that the workload file selects."""
         return [] if self.parser is None else select_tests(read_tests(self.parser, log, RunContext()), self.log_test)
 
     def with_test(self, test_number: int) -> Self:
-        """Return a copy of the workload that reads only this test (number from 1) of its logs."""
+        """Return a copy of the workload that reads only the test with this number (from 1) from its logs."""
         return self.model_copy(update={"test": test_number})
 
     @property
@@ -190,14 +190,14 @@ class CommandWorkload(Workload):
         return self.software is not None and self.software.apptainer is not None
 
     def input_names(self) -> tuple[str, ...]:
-        """Return the names in `inputs`, or else the words of the commands that may name a script."""
+        """Return the file names in `inputs` or, by default, the words of the commands that may be names of scripts."""
         scripts = (word for command in (self.command, *self.prepare) for word in _split_shell_command(command))
         return tuple(
             word.removeprefix(WORKLOAD_DIR_PREFIX) for word in (scripts if self.inputs is None else self.inputs)
         )
 
     def script_names(self) -> tuple[str, ...]:
-        """Return words of the commands that name a script only if the file exists before the run starts."""
+        """Return the words of the commands that count as scripts only if a file of that name exists before the run starts."""
         if self.inputs is not None:
             return ()
         has_generated_files = self.prepare or self.runs_in_container
@@ -222,7 +222,7 @@ class CommandWorkload(Workload):
         return names or None
 
     def list_columns(self) -> Mapping[str, Any]:
-        """Return program, launch method and parser as columns of `campaign workload list`."""
+        """Return the program, launch method and parser of the workload as columns of `campaign workload list`."""
         return {
             "model or program": self._get_program_name(),
             "launch": self.launch,
@@ -230,7 +230,7 @@ class CommandWorkload(Workload):
         }
 
     def _get_program_name(self) -> str:
-        """Return the name of the program, without its interpreter and directories."""
+        """Extract the name of the program from the command, without its interpreter and directories."""
         values = dict.fromkeys(RESERVED_NAMES, "") | self.options
         words = self.command[4:] if self.command[:2] == ("sh", "-c") else self.command
         filled_words = [fill_template(word, values, self.name) for word in words if not word.startswith("-")]
@@ -238,7 +238,7 @@ class CommandWorkload(Workload):
         return (scripts or filled_words)[0].rpartition("/")[2]
 
     def problems(self, context: ValidationContext) -> Iterator[str]:
-        """Yield an error message for each unknown name in braces, relative program path or unsupported launcher."""
+        """Yield an error message for each unknown placeholder name, relative program path or unsupported launcher."""
         names = RESERVED_NAMES | set(self.options)
         for position, text in walk_texts(self.model_dump(include=_TEMPLATE_KEYS)):
             yield from collect_problems(check_template, text, names, context.format_location(*position))
@@ -271,30 +271,30 @@ class CommandWorkload(Workload):
             )
 
     def missing_requirements(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
-        """Return an error message if the program is not found on this machine, else None."""
+        """Return an error message if the program cannot be found on this machine, else None."""
         program = self.command[0]
         if "{" in program or shutil.which(program):
             return None
         return f"command: '{program}' was not found on this machine; install it, or give its full path"
 
     def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:
-        """Describe the software environment of the program, and the version of its launcher."""
+        """Describe the software environment of the program for records, including the version of its launcher."""
         software = self._resolve_software(options)
         launcher = self.launch if self.launch in ("mpirun", "horovodrun") else None
         return environments.build_software_document(software, launcher, cache, f"workload '{self.name}'")
 
     def _resolve_software(self, options: Mapping[str, Scalar]) -> Software | None:
-        """Return the software environment with the options of a cell filled in, or None."""
+        """Return the software environment of the program, with a cell's options filled in, or None if it has none."""
         if self.software is None:
             return None
         return fill_software(self.software, {**self.options, **options}, f"workload {self.name}")
 
     def explain_missing_values(self, log: Log) -> list[str]:
-        """Return explanations of why the parsers found no results in a log."""
+        """Return possible reasons why the parsers found no results in a log."""
         return collect_hints(log, self.parser, self.parsers)
 
     def step(self, run: Run) -> Step:
-        """Return the step that starts the command of the workload for a run."""
+        """Build the step that starts the workload's command for a run."""
         location = f"workload {self.name}"
         words = (*self.command, *self.precision_arguments.get(cast(Precision, run.cell.precision), ()))
         options = [
@@ -304,15 +304,15 @@ class CommandWorkload(Workload):
         return self._build_step(run, words, self.launch, options)
 
     def preparation_steps(self, run: Run) -> Sequence[Step]:
-        """Return the steps that start the commands of `prepare`."""
+        """Build the steps that start the commands in `prepare` before a run."""
         return [self._build_step(run, words, "once") for words in self.prepare]
 
     def cleanup_steps(self, run: Run) -> Sequence[Step]:
-        """Return the steps that start the commands of `cleanup`."""
+        """Build the steps that start the commands in `cleanup` after a run."""
         return [self._build_step(run, words, "once") for words in self.cleanup]
 
     def result_file(self, run: Run) -> str | None:
-        """Return the name of the program's result file with values of the run filled in, or None."""
+        """Return the name of the program's result file, with values of the run filled in, or None if it writes none."""
         return (
             None
             if self.result is None
@@ -320,13 +320,13 @@ class CommandWorkload(Workload):
         )
 
     def _build_step(self, run: Run, words: Sequence[str], launch: LaunchMethod, options: Sequence[str] = ()) -> Step:
-        """Build the step that starts a command of this workload.
+        """Build the step that starts one of the workload's commands in its software environment.
 
         Args:
             run: the run that the step belongs to.
-            words: command, with names in braces.
+            words: program and arguments, with names in braces.
             launch: method that starts the ranks.
-            options: options of the launcher, filled in.
+            options: options of the launcher, with values already filled in.
         """
         values = self._collect_template_values(run)
         location = f"workload {self.name}"
@@ -348,11 +348,11 @@ class CommandWorkload(Workload):
         )
 
     def _collect_template_values(self, run: Run) -> dict[str, Scalar]:
-        """Return the values of all names that may stand in braces in a run."""
+        """Collect the values of all names that may appear in braces, for one run."""
         return collect_template_values(self.options, run.cell, run.repetition, run.workload_dir)
 
     def _build_environment(self, run: Run, values: Mapping[str, Scalar], location: str) -> dict[str, str]:
-        """Return the environment variables that the workload file sets for the ranks of a run."""
+        """Build the environment variables that the workload file defines for the ranks of a run."""
         definitions = {**self.environment, **self.precision_environment.get(cast(Precision, run.cell.precision), {})}
         # On a CPU a device is one core. Our own launchers set this for the ranks that they start themselves.
         is_single_threaded = run.runs_on == "cpu" and self.launch in ("mpirun", "horovodrun", "torchrun")
@@ -360,7 +360,7 @@ class CommandWorkload(Workload):
         return threads | resolve_variables(definitions, f"{location}: environment", values)
 
     def read(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
-        """Parse the log of a run, and return its outcome."""
+        """Determine the outcome of a run from its end and from the numbers in its log."""
         if failure_outcome := step_end.failure_outcome(log):
             return failure_outcome
         cell = run.cell
@@ -393,7 +393,7 @@ class CommandWorkload(Workload):
         )
 
     def find_program_mismatch(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:
-        """Explain why a reading is from another program than the command starts; '' if there is no sign of that."""
+        """Explain why a reading seems to be from a program that the command does not start; an empty string if it does not."""
         program_pattern = load_format(self.parser).program_pattern if self.parser else None
         if program_pattern is not None and reading.program:
             values = {**dict.fromkeys(RESERVED_NAMES, ""), **options}
@@ -411,7 +411,7 @@ class CommandWorkload(Workload):
 
 
 def _split_shell_command(command: Sequence[str]) -> Sequence[str]:
-    """Return the words of a command. The script of `sh -c` or `bash -c` is split into its words."""
+    """Split a command into words. If it is `sh -c` or `bash -c`, the script is split into its words, too."""
     if tuple(command[:2]) not in (("sh", "-c"), ("bash", "-c")) or len(command) < 3:
         return command
     try:

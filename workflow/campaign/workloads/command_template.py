@@ -18,20 +18,20 @@ RUN_VALUES: Mapping[str, str] = {
     "measured_steps": "number of timed steps",
     "workload_dir": "directory of the workload file, for input files next to it",
 }
-"""Meanings of the names in braces that are neither axes nor options of the workload."""
+"""Meanings of those names in braces that are neither axes nor options of the workload."""
 
 RESERVED_NAMES = frozenset(AXES) | frozenset(RUN_VALUES)
-"""Names that an option cannot have."""
+"""Names that options must not have, because they already have a meaning."""
 
 
 WORKLOAD_DIR_PREFIX = "{workload_dir}/"
-"""Prefix of the name of a file in the directory of the workload file."""
+"""Prefix of the names of files in the directory of the workload file."""
 
 
 def collect_template_values(
     options: Mapping[str, Scalar], cell: Cell, repetition: int, workload_dir: str = ""
 ) -> dict[str, Scalar]:
-    """Return the values of all names that are allowed in braces in a run.
+    """Collect the values of all names that are allowed in braces, for one run.
 
     Args:
         options: options of the workload file; those of the cell override them.
@@ -52,7 +52,7 @@ def collect_template_values(
 
 
 def fill_template(template: str, values: Mapping[str, Scalar], location: str) -> str:
-    """Replace every `{name}` in a template by its value. Raises ConfigError for an unknown name."""
+    """Replace every `{name}` in a template with its value. Raises ConfigError if a name is unknown."""
     return "".join(
         literal + (str(values[name]) if name is not None else "")
         for literal, name in _parse_template(template, values, location)
@@ -60,7 +60,7 @@ def fill_template(template: str, values: Mapping[str, Scalar], location: str) ->
 
 
 def check_template(template: str, names: Collection[str], location: str) -> None:
-    """Raise ConfigError if the template is malformed or contains an unknown name."""
+    """Raise ConfigError if a template is malformed or contains a name in braces that is not among `names`."""
     for _ in _parse_template(template, names, location):
         pass
 
@@ -68,14 +68,14 @@ def check_template(template: str, names: Collection[str], location: str) -> None
 def resolve_variables(
     definitions: Variables, location: str, values: Mapping[str, Scalar] | None = None
 ) -> dict[str, str]:
-    """Return environment variables with their values.
+    """Determine the values of environment variables that a workload file defines.
 
     Raises LaunchError if a variable with `from: environment` is not set in the environment.
 
     Args:
         definitions: variables as the workload file defines them.
         location: location of the definitions for error messages.
-        values: values of names in braces; if None, texts are used as they are.
+        values: values of the names in braces; if None, texts are used unchanged.
     """
     environment: dict[str, str] = {}
     for name, value in definitions.items():
@@ -92,7 +92,7 @@ def resolve_variables(
 
 
 def find_names_in_braces(text: str) -> frozenset[str]:
-    """Return the names in braces in a text. The set is empty if the text is not a valid template."""
+    """Find all names in braces in a text. The result is empty if the text is not a valid template."""
     try:
         return frozenset(name for _, name, _, _ in string.Formatter().parse(text) if name is not None)
     except ValueError:
@@ -100,11 +100,11 @@ def find_names_in_braces(text: str) -> frozenset[str]:
 
 
 def walk_texts(document: Any, key_path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield the key path and the value of every text in a nested document.
+    """Yield every text in a nested document, as a pair of its key path and its value.
 
     Args:
         document: mappings, sequences and scalars, nested.
-        key_path: key path of the document itself.
+        key_path: key path at which the document itself is located.
     """
     if isinstance(document, str):
         yield key_path, document
@@ -117,7 +117,7 @@ def walk_texts(document: Any, key_path: tuple[str | int, ...] = ()) -> Iterator[
 
 
 def _parse_template(template: str, names: Collection[str], location: str) -> Iterator[tuple[str, str | None]]:
-    """Yield the literals of a template, each with the name in braces after it or None."""
+    """Yield the literal parts of a template, each with the name in braces that follows it, or None at the end."""
     # Only plain names are allowed, because format fields could otherwise access attributes.
     try:
         parts = list(string.Formatter().parse(template))

@@ -17,9 +17,9 @@ from campaign.workloads.log_reader import Log
 STATUSES_OF_LOST_DEVICES: frozenset[Status] = frozenset(
     {"crashed", "comm_error", "comm_timeout", "time_limit", "incomplete"}
 )
-"""Statuses that a lost device may cause. Other statuses, such as `oom_device` or `nan`, have other causes."""
+"""Statuses of runs that may have failed because of a lost device. Others, such as `oom_device` or `nan`, have other causes."""
 DEVICE_NOT_AVAILABLE = "is not available: "
-"""Part of the message of our own ranks that get no device (`trainer.rank_device`)."""
+"""Part of the message that our own ranks print if they get no device (`trainer.rank_device`)."""
 DEVICE_FAULT_SIGNS = (
     b"Torch not compiled", b"GPUs are available", b"devices are available", b"capable device", b"NVIDIA driver on your system",
     b"driver version is insufficient", b"version mismatch", b"not yet initialized", b"_NOT_READY", b"NotReady", b"no kernel image",
@@ -28,7 +28,7 @@ DEVICE_FAULT_SIGNS = (
     b"launch failure", b"LaunchFailure", b"LAUNCH_FAILED", b"illegal instruction", b"llegalInstruction", b"isaligned",
     b"hardware stack", b"HardwareStack", b"by GPU node", b"DEVICE_LOST",
 )  # fmt: skip
-"""Byte strings of which every relevant line contains at least one."""
+"""Byte strings at least one of which occurs in every line that can indicate a device fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class DeviceFault:
     Attributes:
         kind: `fault` if a device failed, `unavailable` if no device could be used, `suspicion` if either a device or the
             program is faulty.
-        evidence: line of the output.
+        evidence: line of the output that shows the fault.
         rank: rank that the line names, or None.
     """
 
@@ -50,7 +50,7 @@ class DeviceFault:
 def find_device_fault(runs_on: AcceleratorKind, status: Status, log: Log, processes: int) -> DeviceFault | None:
     """Search the output of a failed run for a device fault.
 
-    Returns None if the output contains no sign of one, or if the status has another cause.
+    Returns None if the output shows no device fault, or if a device fault cannot have caused the status.
     """
     kind = ACCELERATORS[runs_on]
     if status not in STATUSES_OF_LOST_DEVICES or kind.torch_type == "cpu":

@@ -33,14 +33,14 @@ _LOAD_DEFAULTS: Mapping[str, Any] = {
 
 
 class EarlierService(ServiceWorkload):
-    """Stored service with a built-in load. Its cells keep their identities, so that their records are found."""
+    """Service from stored results, measured with the earlier built-in load. Cells keep their identities and records."""
 
     client: BenchmarkClient = BenchmarkClient(command=("unknown",), parser="vllm")
     load: dict[str, Any]
     model: str | None = None
 
     def identity_document(self) -> dict[str, Any]:
-        """Return the identity document with the load, as earlier versions wrote it."""
+        """Return the identity document of the service, including the load, as earlier versions wrote it."""
         document = super().identity_document()
         document.pop("client", None)
         document["load"] = {key: value for key, value in self.load.items() if value != _LOAD_DEFAULTS.get(key)}

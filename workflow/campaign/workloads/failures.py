@@ -28,7 +28,7 @@ _OOM_KILLER = "the kernel's out-of-memory killer ended the run"
 KILLED_FROM_OUTSIDE = "the run was killed by SIGKILL from outside, without a sign of a lack of memory"
 PACE_NOT_HELD = "the cores of this machine could not keep the pace of the emulated devices"
 REPEATED_FOR_PACE = "repeated: an earlier launch lost the pace"
-"""Reason of a failure that the workload may not have caused."""
+"""Reason for a failure that was possibly not caused by the workload."""
 _KILL_EXIT_CODES = {-signal.SIGKILL, 128 + signal.SIGKILL}
 _LAUNCHER_EXIT_CODES = _KILL_EXIT_CODES | {-signal.SIGTERM, 128 + signal.SIGTERM}
 
@@ -37,7 +37,7 @@ _Cause = tuple[Status, Failure]
 
 
 class _Signature:
-    """Patterns in a log that indicate a cause of failure."""
+    """Patterns in a log that indicate one particular cause of failure, with its status and reason."""
 
     def __init__(self, status: Status, reason: str, *patterns: str) -> None:
         self.status, self.reason = status, reason
@@ -50,7 +50,7 @@ _MEMORY_LIMIT_PATTERNS = (
     r"[Ee]xceeded (?:(?:job|step|task) )?memory limit",
 )
 MEMORY_LIMIT_REPORT = re.compile("|".join(_MEMORY_LIMIT_PATTERNS))
-"""Messages of Slurm after it or the kernel ended a step because of its memory."""
+"""Messages that Slurm prints after it or the kernel has ended a step because of its memory use."""
 
 _TENSORFLOW_OOM = r"OOM when allocating tensor[^\n]*device:GPU"
 _OUT_OF_MEMORY = [accelerator.out_of_memory for accelerator in ACCELERATORS.values() if accelerator.out_of_memory]
@@ -157,7 +157,7 @@ FAILURE_SIGNS = (
     b"pair closure", b"Read timeout", b"Write timeout", b"Connect timeout", b"monitoredBarrier",
     b"Failed to CUDA", b"pin_memory", b"unable to find an engine", b"CUBLAS_STATUS", b"CUDNN_STATUS",
 )  # fmt: skip
-"""Byte strings of which every line relevant to `classify_failure` contains at least one."""
+"""Byte strings at least one of which occurs in every line that is relevant to `classify_failure`."""
 
 
 def classify_failure(
@@ -170,19 +170,19 @@ def classify_failure(
     memory_kills: int = 0,
     device_full: bool = False,
 ) -> tuple[Status, Failure] | None:
-    """Classify the failure of a run, or return None if all ranks ended with 0 and no limit was hit.
+    """Classify the failure of a run. Returns None if all ranks ended with exit code 0 and no limit was reached.
 
-    If the log reports that the memory of a device was exhausted, the run failed, whatever its exit codes are. A program that
-    continued without the requested memory did not do the work of its batch.
+    If the log reports that a device ran out of memory, the run has failed, whatever its exit codes. A program that continued
+    without the requested memory did not do all the work of its batch.
 
     Raises LaunchError if Slurm cancelled, preempted or lost the run. That is not a fault of the workload and is not recorded.
 
     Args:
         text: output of the run.
-        exit_codes: exit codes by rank, negative for a signal, None if unknown.
-        timed_out: true if the run hit its time limit.
-        killed_by_launcher: true if the launcher ended ranks itself, so that their SIGKILL is no evidence.
-        memory_limit_hit: true if the run hit its memory limit.
+        exit_codes: exit codes by rank; negative after a signal, None if unknown.
+        timed_out: true if the run reached its time limit.
+        killed_by_launcher: true if the launcher itself ended ranks, so that their SIGKILL says nothing about the cause.
+        memory_limit_hit: true if the run reached its memory limit.
         memory_kills: number of out-of-memory kills that the kernel counted during the run (`launch.local.MemoryKills`).
         device_full: true if nearly all memory of the device was in use.
     """
@@ -211,7 +211,7 @@ def classify_failure(
 
 
 def _build_cancellation_error(log: str, match: re.Match[str]) -> LaunchError:
-    """Build the error for a run that Slurm cancelled, from the line in its log."""
+    """Build the error for a run that Slurm cancelled, from the matched line in its log."""
     reason = (match[1] if match.re is _SLURM_CANCELLATION and match[1] else "cancelled from outside").lower()
     return LaunchError(
         f"Slurm ended the run ({reason}): {_extract_line(log, match)}; run the same command again to measure it"
@@ -219,7 +219,7 @@ def _build_cancellation_error(log: str, match: re.Match[str]) -> LaunchError:
 
 
 def _find_first_cause(log: str, ranks: int, causes: Sequence[_Signature]) -> tuple[Status, Failure] | None:
-    """Return the cause whose signature comes first in the log, or None."""
+    """Return the status and failure of the cause whose signature occurs first in the log, or None if none occurs."""
     matches = [(match, cause) for cause in causes if (match := cause.pattern.search(log))]
     if not matches:
         return None
@@ -238,10 +238,10 @@ def _find_first_cause(log: str, ranks: int, causes: Sequence[_Signature]) -> tup
 
 @dataclass(frozen=True)
 class _RunEnd:
-    """End of a run: its exit codes, and the log without a known signature.
+    """End of a failed run whose log contains no known signature.
 
     Attributes:
-        killed_by_launcher: true if the launcher ended ranks itself, so that their signals are no evidence.
+        killed_by_launcher: true if the launcher itself ended ranks, so that their signals say nothing about the cause.
         memory_kills: number of out-of-memory kills that the kernel counted during the run.
     """
 
@@ -252,7 +252,7 @@ class _RunEnd:
 
     @cached_property
     def own_exit_codes(self) -> list[int | None]:
-        """Exit codes by rank, with None for a rank that the launcher ended."""
+        """Exit codes by rank, with None for ranks that the launcher ended."""
         return [None if self.killed_by_launcher and code in _LAUNCHER_EXIT_CODES else code for code in self.exit_codes]
 
     @cached_property
@@ -261,7 +261,7 @@ class _RunEnd:
         return _LOST_PEER.pattern.search(self.log)
 
     def find_kill(self) -> _Cause | None:
-        """Return the cause if a rank was killed from outside."""
+        """Return status and failure if a rank was killed from outside, else None."""
         line = None if self.killed_by_launcher else _KILLED_LINE.search(self.log)
         rank = _find_first_rank(self.own_exit_codes, _KILL_EXIT_CODES)
         if rank is None and not line:
@@ -271,7 +271,7 @@ class _RunEnd:
         )
 
     def find_exception(self) -> _Cause | None:
-        """Return the cause if a rank ended with an uncaught exception that is not about a lost peer."""
+        """Return status and failure if a rank ended with an uncaught exception not caused by a lost peer, else None."""
         for exception in _EXCEPTION.finditer(self.log):
             if not _LOST_PEER.pattern.search(exception[0]):
                 evidence, rank = locate_evidence(self.log, exception, len(self.exit_codes))
@@ -280,7 +280,7 @@ class _RunEnd:
         return None
 
     def find_failed_task(self) -> _Cause | None:
-        """Return the cause if srun reports that a task failed."""
+        """Return status and failure if srun reports a failed task, else None."""
         task = _SRUN_TASK.search(self.log)
         if not task:
             return None
@@ -290,7 +290,7 @@ class _RunEnd:
         return "crashed", Failure(reason=f"rank {rank}: {description}", evidence=evidence, rank=rank)
 
     def find_exit_code(self) -> _Cause | None:
-        """Return the cause if a rank ended with an exit code that a lost peer does not explain."""
+        """Return status and failure if a rank ended with an exit code that a lost peer does not explain, else None."""
         for rank, code in enumerate(self.own_exit_codes):
             # A rank that lost its peer ends with an exception and thus with exit code 1. Any other code is that of the lost rank.
             if code and (self.lost_peer is None or code != 1):
@@ -301,14 +301,14 @@ class _RunEnd:
         return None
 
     def find_lost_peer(self) -> _Cause | None:
-        """Return the cause if a rank lost its connection to another rank."""
+        """Return status and failure if a rank lost its connection to another rank, else None."""
         if not self.lost_peer:
             return None
         evidence, rank = locate_evidence(self.log, self.lost_peer, len(self.exit_codes))
         return _LOST_PEER.status, Failure(reason=_LOST_PEER.reason, evidence=evidence, rank=rank)
 
     def find_cause(self) -> _Cause:
-        """Return the most specific cause. Raises LaunchError if Slurm cancelled the step and no other cause is found."""
+        """Return the most specific cause of the failure. Raises LaunchError if the only known cause is a cancellation by Slurm."""
         finders = (
             self.find_kill,
             self.find_exception,
@@ -329,14 +329,14 @@ class _RunEnd:
 
 
 def _describe_exit_code(code: int) -> str:
-    """Describe the exit code of a rank, such as 'was ended by SIGSEGV' or 'ended with exit code 3'."""
+    """Describe how a rank ended from its exit code, such as 'was ended by SIGSEGV' or 'ended with exit code 3'."""
     number = -code if code < 0 else code - 128
     by_signal = number in {member.value for member in signal.Signals}
     return f"was ended by {signal.Signals(number).name}" if by_signal else f"ended with exit code {code}"
 
 
 def _classify_kill(evidence: str, rank: int | None, memory_kills: int) -> tuple[Status, Failure]:
-    """Classify a SIGKILL. It shows a lack of memory only if the kernel counted an out-of-memory kill.
+    """Classify the failure of a run that SIGKILL ended: as lack of memory only if the kernel counted such a kill.
 
     People, schedulers and monitoring tools send the same signal.
     """
@@ -347,26 +347,26 @@ def _classify_kill(evidence: str, rank: int | None, memory_kills: int) -> tuple[
 
 
 def _find_first_rank(exit_codes: Sequence[int | None], codes: set[int]) -> int | None:
-    """Return the first rank whose exit code is one of these, or None."""
+    """Return the first rank whose exit code is one of the given codes, or None if there is no such rank."""
     return next((rank for rank, code in enumerate(exit_codes) if code in codes), None)
 
 
 def _format_exit_codes(exit_codes: Sequence[int | None]) -> str:
-    """Format the exit codes by rank as evidence."""
+    """Format the exit codes of all ranks as evidence of a failure."""
     return "exit codes by rank: " + ", ".join("unknown" if code is None else str(code) for code in exit_codes)
 
 
 def locate_evidence(log: str, match: re.Match[str], ranks: int) -> tuple[str, int | None]:
-    """Return the line of a match as evidence, and the rank that the line names."""
+    """Return the log line that contains a match, as evidence, and the rank named in it (None if there is none)."""
     evidence = _extract_line(log, match)
     return evidence, _parse_rank(evidence, ranks)
 
 
 def _parse_rank(evidence: str, ranks: int) -> int | None:
-    """Return the rank that a line names, or None.
+    """Parse the number of a rank from a line of evidence. Returns None if the line names no rank.
 
-    A number that is not a rank of the run is ignored, except if there is only one exit code, which may be that of srun for any
-    number of ranks.
+    Numbers that are not ranks of the run are ignored, unless there is only one exit code. That may be srun's, for any number of
+    ranks.
     """
     match = _RANK_PREFIX.search(evidence) or _LABEL.match(evidence)
     number = int(next(group for group in match.groups() if group)) if match else None
@@ -374,7 +374,7 @@ def _parse_rank(evidence: str, ranks: int) -> int | None:
 
 
 def _extract_line(log: str, match: re.Match[str]) -> str:
-    """Return the complete line of a match. Of a very long line, only the part from the match on is returned."""
+    """Return the log line that contains a match. If the line is very long, the part before the match is left out."""
     start = log.rfind("\n", 0, match.start()) + 1
     end = log.find("\n", match.end())
     line = log[start : end if end >= 0 else len(log)]
@@ -382,10 +382,10 @@ def _extract_line(log: str, match: re.Match[str]) -> str:
 
 
 def _extract_last_line(log: str) -> str:
-    """Return the last line of a log, as evidence."""
+    """Return the last line of a log, as evidence of a failure."""
     return _trim_evidence(log.rstrip().rpartition("\n")[2])
 
 
 def _trim_evidence(text: str) -> str:
-    """Shorten a text to the maximum length of evidence."""
+    """Shorten a text to the maximum length that evidence may have."""
     return text.strip()[:_EVIDENCE_CHARACTERS]

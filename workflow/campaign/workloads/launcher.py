@@ -13,11 +13,11 @@ from campaign.workloads.protocol import Step, StepEnd
 
 @dataclass(frozen=True)
 class StepLimits:
-    """Limits at which a step is stopped.
+    """Limits at which a launcher stops a step.
 
     Attributes:
         time_limit_s: maximum duration in seconds.
-        memory_limit_mib: maximum memory of all processes of the step on one host (MiB); None for no limit.
+        memory_limit_mib: maximum memory (MiB) that all processes of the step together may use on one host; None for no limit.
     """
 
     time_limit_s: float
@@ -25,36 +25,37 @@ class StepLimits:
 
 
 class Launcher(Protocol):
-    """Launcher of steps, one at a time, on the composition that it was opened for."""
+    """Launcher that runs steps, one at a time, on the composition for which it was opened."""
 
     @property
     def links(self) -> Mapping[str, Any] | None:
-        """Emulation plan of the links (`campaign.emulators.hosts.emulation_plan`), or None if links are not emulated."""
+        """Plan by which links are emulated (`campaign.emulators.hosts.emulation_plan`), or None if they are not emulated."""
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: StepLimits) -> StepEnd:
-        """Run a step to its end or to its limits, and append its output to a log file.
+        """Run a step until it ends or reaches its limits, and append its output to a log file.
 
-        No process of the step is left after the call, even if it raises. Raises LaunchError if the step cannot be started.
+        No process of the step is still running after the call, even if it raises. Raises LaunchError if the step cannot be
+        started.
 
         Args:
             step: the step to start.
-            marker: value of CAMPAIGN_RUN in the environment of every process of the step, used to find the processes.
-            log: file that the output is appended to.
+            marker: value of CAMPAIGN_RUN in the environment of every process of the step, by which the processes are found.
+            log: file to which the output is appended.
             directory: working directory of the step.
-            limits: limits of time and memory.
+            limits: limits on time and memory.
         """
 
     def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
-        """Run one auxiliary process per host of the composition until the context ends; yield the names of these hosts.
+        """Run one auxiliary process on each host of the composition until the context ends, and yield the hosts' names.
 
-        If the hosts are only names of one machine, the first host gets the process. Output goes to `<directory>/<host>.log`.
+        If all hosts are only names for one machine, only the first host gets a process. Output goes to `<directory>/<host>.log`.
         The context does not wait for the processes to start. When it ends, they get SIGTERM, and SIGKILL after a grace
         period. A process that cannot be started or ends early raises no error.
 
         Args:
-            argv: command; `{host}` in a word is replaced by the name of the host.
+            argv: command, in which `{host}` is replaced with the name of the host.
             directory: existing directory that is visible on all hosts.
         """
 
     def close(self) -> None:
-        """End everything that outlives a step, such as a preloaded parent process or emulated hosts."""
+        """End everything that outlives single steps, such as a preloaded parent process or emulated hosts."""

@@ -31,18 +31,18 @@ _ANSI_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x0
 
 
 class Log:
-    """Log file, or its content as bytes. Every call reads the log anew; creating the object reads nothing."""
+    """Output of a program, as a file or as bytes. Every call reads the log anew; creating the object reads nothing."""
 
     def __init__(self, source: Path | bytes) -> None:
         self._source = source
 
     @classmethod
     def from_text(cls, text: str) -> Log:
-        """Create a log from a text instead of a file."""
+        """Create a log whose content is a text instead of a file."""
         return cls(text.encode(errors="replace"))
 
     def read_chunks(self, max_line_bytes: int | None = None) -> Iterator[bytes]:
-        """Yield complete lines as they were printed, about 128 KiB at a time. Only the last chunk may lack a line end.
+        """Yield the log as printed, in chunks of whole lines of about 128 KiB. Only the last chunk may end without a line end.
 
         Args:
             max_line_bytes: maximum length of a line in bytes (16 MiB if None). Longer lines are not text and are left out.
@@ -82,9 +82,9 @@ class Log:
         """Yield lines without their line ends, optionally only those that match.
 
         Args:
-            needles: select lines that contain one of these.
-            rows: select lines that match this pattern, which begins with a line feed.
-            only_ended: leave out a last line without a line end.
+            needles: only lines that contain one of these are selected.
+            rows: lines that match this pattern are selected, too. The pattern begins with a line feed.
+            only_ended: true to leave out a last line without a line end.
             max_line_bytes: maximum length of a line in bytes, as in `read_chunks`.
         """
         for number, chunk in enumerate(map(strip_terminal_codes, self.read_chunks(max_line_bytes))):
@@ -103,7 +103,7 @@ class Log:
                 yield line.decode(errors="replace")
 
     def read_excerpt(self, signs: Sequence[bytes] = ()) -> str:
-        """Return an excerpt that can explain a failed run: the first lines with a sign of failure, and the end of the log.
+        """Return an excerpt that may explain why a run failed: the first lines with signs of failure, and the end of the log.
 
         A log of less than 4 MiB is returned completely.
 
@@ -123,12 +123,12 @@ class Log:
         return b"\n".join([*sign_lines, tail[tail.find(b"\n") + 1 :]]).decode(errors="replace")
 
     def read_head(self) -> bytes:
-        """Return the first MiB of the log as it was printed."""
+        """Return the first MiB of the log exactly as printed."""
         with self._open() as file:
             return file.read(1 << 20)
 
     def find_encoding_problem(self) -> str:
-        """Return a message on how to convert the log if it is UTF-16 text; '' otherwise."""
+        """Explain how to convert the log if it is UTF-16 text. Returns an empty string if it is not."""
         begin = self.read_head()[:_ENCODING_SAMPLE_BYTES]
         # Without a mark, every second byte of ASCII text is zero.
         has_zero_bytes = len(begin) > 8 and any(begin) and not (any(begin[::2]) and any(begin[1::2]))
@@ -137,17 +137,17 @@ class Log:
         return ""
 
     def read_end(self) -> bytes:
-        """Return the last MiB of the log as it was printed."""
+        """Return the last MiB of the log exactly as printed."""
         with self._open() as file:
             file.seek(max(0, file.seek(0, SEEK_END) - (1 << 20)))
             return file.read()
 
     def read_unended_line(self) -> str:
-        """Return the last line (from the last MiB) if no line feed ends it; '' otherwise."""
+        """Return the last line (at most a MiB) if it does not end in a line feed, else an empty string."""
         return strip_terminal_codes(self.read_end()).rpartition(b"\n")[2].decode(errors="replace")
 
     def read_tail(self, characters: int = 400) -> str:
-        """Return the last characters of the log, as evidence."""
+        """Return the last characters of the log, as evidence of a failure."""
         with self._open() as file:
             size = file.seek(0, SEEK_END)
             file.seek(max(0, size - 4 * characters))
@@ -158,7 +158,7 @@ class Log:
 
 
 def strip_terminal_codes(chunk: bytes) -> bytes:
-    """Remove terminal codes from a chunk of a log, and end lines at carriage returns as progress bars do."""
+    """Remove terminal codes from a chunk of a log, and treat carriage returns (as in progress bars) as line ends."""
     if b"\x1b" in chunk:
         chunk = _ANSI_ESCAPE.sub(b"", chunk)
     if b"\r" in chunk:
@@ -169,9 +169,9 @@ def strip_terminal_codes(chunk: bytes) -> bytes:
 
 
 def _has_crlf(chunk: bytes) -> bool:
-    """Return whether lines end with CR LF, judging by the first 100 line ends.
+    """Return whether lines of a chunk end in CR LF, judging by the first 100 line ends.
 
-    Searching a whole log with progress bars for the pair would take longer than the rest of the work. If the answer is wrong,
+    Searching a whole log with progress bars for this pair would take longer than all other work. If the answer is wrong, some
     additional empty lines are read.
     """
     position = -1
@@ -185,16 +185,16 @@ def _has_crlf(chunk: bytes) -> bool:
 
 
 def _find_last_line_end(text: bytes) -> int:
-    """Return the index after the last line end in a block.
+    """Return the index after the last line end in a block of a log.
 
-    A carriage return at the very end is not counted, because it may be half of a CR LF.
+    A carriage return at the very end does not count, because it may be the first half of a CR LF.
     """
     position = text.rfind(b"\n")
     return position + 1 if position >= 0 else text.rfind(b"\r", 0, len(text) - 1) + 1
 
 
 def _select_lines(chunk: bytes, needles: Sequence[bytes], rows: re.Pattern[bytes] | None) -> Iterator[bytes]:
-    """Yield the lines of a chunk that contain a needle or match the pattern, in order."""
+    """Yield those lines of a chunk, in order, that contain one of the needles or match the pattern."""
     line_ends: dict[int, int] = {}
     for needle in needles:
         position = chunk.find(needle)
@@ -215,17 +215,17 @@ def _select_lines(chunk: bytes, needles: Sequence[bytes], rows: re.Pattern[bytes
 
 
 def _find_line_end(chunk: bytes, position: int) -> int:
-    """Return the index of the line end at or after a position."""
+    """Return the index of the first line end in a chunk at or after a position."""
     end = chunk.find(b"\n", position)
     return end if end >= 0 else len(chunk)
 
 
 def _find_sign_lines(chunk: bytes, remaining_counts: dict[bytes, int]) -> list[bytes]:
-    """Return the lines of a chunk that contain a sign of failure, in order, shortened around the sign.
+    """Return those lines of a chunk, in order, that contain a sign of failure. Long lines are shortened around the sign.
 
     Args:
         chunk: complete lines.
-        remaining_counts: how many more lines may be taken per sign; updated in place.
+        remaining_counts: number of further lines that may be returned, by sign; updated in place.
     """
     lines: dict[int, bytes] = {}
     for sign, count in remaining_counts.items():

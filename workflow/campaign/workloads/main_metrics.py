@@ -21,4 +21,4 @@ MAIN_METRICS: Mapping[str, tuple[str, ...]] = {
     "fio": ("read_bandwidth_gb_per_s", "write_bandwidth_gb_per_s", "read_operations_per_s", "read_latency_us"),
     "ior": ("write_bandwidth_gb_per_s", "read_bandwidth_gb_per_s"),
 }
-"""Candidates for the primary metric, by parser, for parsers without a sample rate. A log has only the metrics of its test."""
+"""Candidates for the primary metric, by parser, for parsers that report no sample rate. A log has only the metrics of its test."""

@@ -30,11 +30,11 @@ CPU_FALLBACK_REASON = "the framework reports that the CPU did work instead of th
 
 @dataclass(frozen=True)
 class RunStorage:
-    """Directory on the configuration's kind of storage.
+    """Directory on the kind of storage that a configuration selects.
 
     Attributes:
         path: the directory.
-        gb_per_s: maximum read rate of a host (GB/s) if the storage is emulated; None otherwise.
+        gb_per_s: maximum read rate per host (GB/s) if the storage is emulated; None otherwise.
     """
 
     path: Path
@@ -43,18 +43,18 @@ class RunStorage:
 
 @dataclass(frozen=True)
 class Run:
-    """One run about to be launched.
+    """One run that is about to be launched.
 
     Attributes:
-        directory: working directory of this run alone, empty at the start.
+        directory: working directory used only by this run, empty at the start.
         runs_on: kind of the devices.
-        storage: storage of the configuration's kind, if the system file gives its location.
-        peak_tflops: peak rate of a device in the precision of the cell.
+        storage: storage that the configuration selects, or None if the system file does not state its location.
+        peak_tflops: peak rate of a device in the cell's precision, in TFLOP/s.
         launcher: launcher that starts the run.
-        files: paths of the input files, by their name in the workload file.
-        pace: GFLOP/s of emulated devices in the precision of the cell, by device model.
+        files: paths of the input files by their names in the workload file.
+        pace: rates of emulated devices (GFLOP/s) in the cell's precision, by device model.
         workload_dir: directory of the workload file.
-        is_saved_log: true if only the log of the run was kept.
+        is_saved_log: true if only the log of an earlier run is available.
     """
 
     cell: Cell
@@ -72,7 +72,7 @@ class Run:
 
     @property
     def ranks_by_host(self) -> Mapping[str, int]:
-        """Number of devices that the run uses on each host, by host name. There is one rank per device."""
+        """Number of ranks (one per device) that the run uses on each host, by host name."""
         configuration = self.cell.configuration
         return {host.name: configuration.devices_used for host in self.composition.hosts[: configuration.hosts]}
 
@@ -93,10 +93,10 @@ class Step:
     """Command that a launcher starts, as one process or as one process per rank.
 
     Attributes:
-        preload: package whose `forkserver` forks the ranks. A launcher that cannot use it starts `argv`.
-        takes_devices: false for a program that only emulates devices and gets none.
-        srun: additional arguments of an srun that starts the ranks.
-        program_at: index of the program in `argv` after the words of its wrapper; None without a wrapper.
+        preload: package whose `forkserver` forks the ranks. A launcher that cannot use it starts `argv` instead.
+        takes_devices: false for a program that only emulates devices and is given none.
+        srun: additional arguments if srun starts the ranks.
+        program_at: index in `argv` of the program that a wrapper starts; None if there is no wrapper.
         wrapped_ranks: total number of ranks that the wrappers of the step start.
     """
 
@@ -117,21 +117,22 @@ class Step:
 
     @property
     def process_count(self) -> int:
-        """Number of processes that the launcher starts."""
+        """Number of processes that the launcher itself starts."""
         return len(self.rank_locations) if self.per_rank else 1
 
 
 @dataclass(frozen=True)
 class StepEnd:
-    """End of a step.
+    """Information on how a step ended.
 
     Attributes:
-        codes: exit codes by rank, or of the single process. Negative for a signal, None if the process never ended by itself.
-        started: start in Unix seconds.
-        ended: end in Unix seconds.
-        exit_hang: ranks that hung at their exit.
-        flags: remarks on the launch that a reader of the results should see.
-        memory_kills: processes that the kernel killed during the step for lack of memory.
+        codes: exit codes by rank, or that of the single process; negative after a signal, None if the process never ended by
+            itself.
+        started: start of the step in Unix seconds.
+        ended: end of the step in Unix seconds.
+        exit_hang: ranks that hung while exiting.
+        flags: remarks on the launch that readers of the results should see.
+        memory_kills: number of processes that the kernel killed during the step for lack of memory.
         disturbance: description of an outside event that made the measured times unusable; empty if there was none.
         has_exit_codes: true if the codes were observed; false if they are assumed, as for a saved log.
     """
@@ -148,9 +149,9 @@ class StepEnd:
     has_exit_codes: bool = True
 
     def failure_outcome(self, log: Log) -> Outcome | None:
-        """Return the outcome of a run that failed, or None if the step ended well.
+        """Return the outcome of a run that failed, or None if the step ended without a failure.
 
-        The cause is found from limits, exit codes and the log.
+        The cause is determined from the limits, the exit codes and the log.
         """
         cause = classify_failure(
             log,
@@ -165,11 +166,11 @@ class StepEnd:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of a run. Rates are per second over all ranks.
+    """Outcome of a run. Rates are per second, for all ranks together.
 
     Attributes:
-        warmup_steps: number of warm-up steps done.
-        steady: start and end (Unix seconds, clocks of the hosts) of the time in which all ranks were measured; None if unknown.
+        warmup_steps: number of warm-up steps that were done.
+        steady: start and end (Unix seconds, by the hosts' clocks) of the period in which all ranks were measured; None if unknown.
         ran_on: devices of the run, see `Record`.
         in_force: settings in force, see `Record`.
     """
@@ -194,8 +195,8 @@ class ValidationContext:
     """Properties of the campaign that a workload file is validated against.
 
     Attributes:
-        format_location: formats the location of a key of the workload file for a message.
-        format_axis_location: formats the location of an option axis of the campaign for a message.
+        format_location: function that formats the location of a key of the workload file for messages.
+        format_axis_location: function that formats the location of an option axis of the campaign for messages.
         system: name of the system.
         launcher: launcher of the system.
     """
@@ -203,13 +204,13 @@ class ValidationContext:
     format_location: Callable[..., str]
     format_axis_location: Callable[..., str]
     axes: Mapping[str, Sequence[Scalar]]
-    """Values of each option that is an axis of the campaign."""
+    """Values of those options that are axes of the campaign, by option."""
     system: str
     launcher: Literal["local", "slurm"]
 
 
 class ReferenceTable(NamedTuple):
-    """Table in the reference page of a kind of workload."""
+    """Table on the reference page of a kind of workload."""
 
     title: str
     text: str
@@ -279,17 +280,17 @@ class Workload(FileModel):
 
     @classmethod
     def reference_tables(cls) -> Iterable[ReferenceTable]:
-        """Return the tables for the reference page of this kind."""
+        """Return the tables for the reference page of this kind of workload."""
         return ()
 
     @property
     def variable_options(self) -> Collection[str]:
-        """Options that may be axes of a campaign."""
+        """Names of the options that may be axes of a campaign."""
         return self.options
 
     @property
     def starts_single_process(self) -> bool:
-        """True if one program is started for all devices of a run, false if there is one per device."""
+        """True if a single program is started for all devices of a run, false if there is one per device."""
         return False
 
     @property
@@ -309,41 +310,41 @@ class Workload(FileModel):
 
     @property
     def custom_parsers(self) -> Sequence[Parser]:
-        """Expressions of the workload file that read the log."""
+        """Expression parsers defined in the workload file, which read the log."""
         return ()
 
     @property
     def log_test(self) -> int | Literal["last"] | None:
-        """Test in the log that counts (number from 1, or 'last'), or None if the workload file selects none."""
+        """Test in the log that counts (its number from 1, or 'last'), or None if the workload file selects none."""
         return None
 
     def parse_tests(self, log: Log) -> Sequence[LogReading]:
-        """Parse every test in a log with the built-in parser, and return one reading per test.
+        """Parse all tests in a log with the built-in parser, and return one reading per test.
 
-        If the workload file selects a test, only that one is returned.
+        If the workload file selects a test, only its reading is returned.
         """
         return ()
 
     def with_test(self, test_number: int) -> Self:
-        """Return a copy of the workload that reads only this test (number from 1) of its logs."""
+        """Return a copy of the workload that reads only the test with this number (from 1) from its logs."""
         return self
 
     @property
     def runs_in_container(self) -> bool:
-        """True if the programs run in a container image and see its files."""
+        """True if the programs run in a container image, and therefore see the image's files."""
         return False
 
     def input_names(self) -> Sequence[str]:
-        """Return the names of input files, with options in braces.
+        """Return the names of the input files, in which names of options may appear in braces.
 
-        If `inputs` is None, these are the words of the command that may be the name of a script.
+        If `inputs` is None, these are the words of the command that may be names of scripts.
         """
         return tuple(self.inputs or ())
 
     def find_input_version(self, input_name: str) -> str | None:
-        """Return the version that replaces the content of an input file in a cell's identity.
+        """Return the version that stands for the content of an input file in a cell's identity.
 
-        Returns None if the content itself counts.
+        Returns None if the content itself is part of the identity.
 
         Args:
             input_name: name of the input file, with its options filled in.
@@ -356,7 +357,7 @@ class Workload(FileModel):
         return next((versions[word] for word, pattern in patterns.items() if re.fullmatch(pattern, input_name)), None)
 
     def script_names(self) -> Sequence[str]:
-        """Return those `input_names` that name a script only if the file exists before the run starts.
+        """Return those `input_names` that count as scripts only if a file of that name exists before the run starts.
 
         The list is empty if the workload file has the key `inputs`.
         """
@@ -368,11 +369,11 @@ class Workload(FileModel):
         return None
 
     def list_columns(self) -> Mapping[str, Any]:
-        """Return the columns of `campaign workload list`: model or program, parameters, launch, parser."""
+        """Return the columns of this workload in `campaign workload list`: model or program, parameters, launch, parser."""
         return {}
 
     def problems(self, context: ValidationContext) -> Iterable[str]:
-        """Yield an error message for each inconsistency in the workload file, or between the file and the campaign or system.
+        """Yield an error message for each inconsistency within the workload file, or between it and the campaign or system.
 
         Args:
             context: axes, system and launcher that the workload is validated against.
@@ -380,9 +381,9 @@ class Workload(FileModel):
         return ()
 
     def identity_document(self) -> dict[str, Any]:
-        """Return the part of the workload file that belongs to a cell's identity.
+        """Return those keys of the workload file that are part of the identity of a cell.
 
-        Options are not included. The identity holds them separately, with the values of the cell.
+        Options are not included, because the identity contains them separately, with the values of the cell.
         """
         # Descriptive texts and the list of possible precisions may change without a new measurement.
         # A key at its default is left out, so a key that a later version adds does not change earlier identities.
@@ -390,15 +391,15 @@ class Workload(FileModel):
         return self.model_dump(mode="json", exclude=excluded_keys, exclude_defaults=True)
 
     def run_identity_document(self) -> dict[str, Any]:
-        """Return the part of the identity that determines the execution of runs. Keys on log parsing are left out."""
+        """Return the part of the identity document that determines how runs are executed, without keys on log parsing."""
         return {key: value for key, value in self.identity_document().items() if key not in self.parsing_keys}
 
     def parsing_document(self) -> dict[str, Any]:
-        """Return the keys of the workload file that determine how logs are parsed."""
+        """Return those keys of the workload file that only determine how logs are parsed."""
         return self.model_dump(mode="json", include=set(self.parsing_keys), exclude_defaults=True)
 
     def select_identity_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-        """Return the options of a cell that are part of its identity.
+        """Select the options of a cell that are part of its identity.
 
         Args:
             options: options of the workload file, overridden by those of the cell.
@@ -406,74 +407,74 @@ class Workload(FileModel):
         return options
 
     def reads_storage(self, options: Mapping[str, Scalar]) -> bool:
-        """Return whether runs with these options read from the configuration's storage."""
+        """Return whether runs with these options read from the storage that the configuration selects."""
         return False
 
     def missing_requirements(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
-        """Return what this machine lacks to run the workload on these kinds of devices, with the remedy.
+        """Return a message that states which requirements for these kinds of devices are not met, and the remedy.
 
-        Returns None if nothing is missing.
+        Returns None if this machine meets all requirements.
         """
         return None
 
     def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:
-        """Describe the software environment of runs with these options, or return None if they use the host's software.
+        """Describe the software environment of runs with these options. Returns None if they use the host's software.
 
         Raises LaunchError if the environment does not exist.
 
         Args:
             options: options of a cell.
-            cache: directory for results that are expensive to compute.
+            cache: directory in which results that are expensive to compute are cached.
         """
         return None
 
     def find_program_mismatch(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:
-        """Explain why a reading is from another program than runs with these options start.
+        """Explain why a reading seems to be from a program that runs with these options do not start.
 
-        Returns '' if there is no sign of that.
+        Returns an empty string if nothing suggests that.
         """
         return ""
 
     def explain_missing_values(self, log: Log) -> Sequence[str]:
-        """Return explanations of why the log of an incomplete run has no results."""
+        """Return possible reasons why the log of an incomplete run contains no results."""
         return ()
 
     def unsupported_reason(self, cell: Cell, runs_on: AcceleratorKind) -> str | None:
-        """Return the reason why this cell can never run on this kind of device, or None.
+        """Return the reason why a cell can never run on this kind of device, or None if it can.
 
-        Such a cell gets the status `unsupported`.
+        A cell that cannot run gets the status `unsupported`.
         """
         return None
 
     @abstractmethod
     def step(self, run: Run) -> Step:
-        """Return the step that measures the run. May write files that it needs into `run.directory`."""
+        """Build the step that measures a run. The method may write files that the step needs into `run.directory`."""
 
     def preparation_steps(self, run: Run) -> Sequence[Step]:
-        """Return the steps to start before the measuring step.
+        """Return the steps that prepare a run, to be executed before the measuring step.
 
         If one of them fails, the run has no result and is repeated.
         """
         return ()
 
     def cleanup_steps(self, run: Run) -> Sequence[Step]:
-        """Return the steps to start after the measuring step, however it ended.
+        """Return the steps that clean up after a run, to be executed however the measuring step ended.
 
         If one of them fails, the run is flagged.
         """
         return ()
 
     def result_file(self, run: Run) -> str | None:
-        """Return the name of a file in the run's directory that is read together with the program's output, or None.
+        """Return the name of a file in the run's directory that is read in addition to the program's output, or None.
 
         The name may contain wildcards.
         """
         return None
 
     def judge_run(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
-        """Return the outcome from `read` after two plausibility checks.
+        """Determine the outcome of a run with `read`, and check its plausibility.
 
-        A run is `invalid` if the CPU did work instead of a device, or if its rate is not positive.
+        The outcome becomes `invalid` if the CPU did work instead of a device, or if the rate is not positive.
         """
         outcome = self.read(run, step_end, log)
         if outcome.status == "ok" and (line := find_fallback(ACCELERATORS[run.runs_on], log.read_lines)):
@@ -487,4 +488,4 @@ class Workload(FileModel):
 
     @abstractmethod
     def read(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
-        """Return the outcome of a run. Failures of the workload are outcomes, not exceptions."""
+        """Determine the outcome of a run from its end and its log. A failed workload is an outcome, not an exception."""

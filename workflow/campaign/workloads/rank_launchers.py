@@ -16,11 +16,11 @@ from campaign.workloads.software import Software, build_software_words
 LaunchMethod = Literal["once", "per_rank", "srun", "mpirun", "horovodrun", "torchrun"]
 
 RUN_MARK_VARIABLES = ("CAMPAIGN_RUN", "CAMPAIGN_RUN_RANK")
-"""Environment variables that mark the processes of a run. Processes that mpirun starts on other hosts need them, too."""
+"""Environment variables by which the processes of a run are found, including those that mpirun starts on other hosts."""
 
 
 class CommandLine(NamedTuple):
-    """Command line of a step. For `program_at` and `wrapped_ranks` see `Step`."""
+    """Command line of a step. `program_at` and `wrapped_ranks` are described at `Step`."""
 
     argv: tuple[str, ...]
     program_at: int | None
@@ -36,19 +36,19 @@ def build_command_line(
     program: Sequence[str],
     environment: Iterable[str],
 ) -> CommandLine:
-    """Build the command line of a step from launcher, software environment and program.
+    """Build the command line that starts a program's ranks through a launcher in its software environment.
 
-    mpirun and horovodrun are taken from the software environment, except with an image, which rarely contains the MPI that the
-    site's network needs. Then they are taken from the host and start the containers.
+    mpirun and horovodrun are taken from the software environment, unless it is a container image, because images rarely contain
+    the MPI that the site's network needs. In that case they are taken from the host, and start the containers.
 
     Args:
         run: the run that the step belongs to.
         launch: method that starts the ranks.
-        mpi: MPI implementation of mpirun; None for Open MPI.
+        mpi: MPI implementation that mpirun belongs to; None for Open MPI.
         software: software environment, with names filled in.
         options: options of the launcher, with names filled in.
         program: program and arguments, with names filled in.
-        environment: names of variables that the ranks need.
+        environment: names of the environment variables that the ranks need.
     """
     rank_wrapper = build_software_words(software, runs_on=run.runs_on)  # words that start each rank
     launcher_wrapper: list[str] = []
@@ -98,9 +98,9 @@ def build_command_line(
 
 
 def _list_exported_variables(software: Software | None, environment: Iterable[str], slurm: bool) -> list[str]:
-    """Return the names of variables that mpirun has to pass to ranks on other hosts.
+    """List the names of the environment variables that mpirun has to pass on to ranks on other hosts.
 
-    With Slurm, CAMPAIGN_RUN_RANK is included, because only Slurm's launcher marks each rank of a host separately.
+    CAMPAIGN_RUN_RANK is only included with Slurm, because only Slurm's launcher marks each rank of a host separately.
     """
     changed_variables = ["PATH"] if software is not None and software.apptainer is None else []
     changed_variables += ["LD_LIBRARY_PATH"] if software is not None and software.modules else []
@@ -110,7 +110,7 @@ def _list_exported_variables(software: Software | None, environment: Iterable[st
 
 
 def _build_torchrun_words(run: Run, rank_wrapper: Sequence[str]) -> list[str]:
-    """Return the words that start torchrun once per host through srun."""
+    """Build the part of a command line that starts torchrun once per host through srun."""
     hosts = list(run.ranks_by_host)
     return [
         "srun",
@@ -133,10 +133,10 @@ def _build_torchrun_words(run: Run, rank_wrapper: Sequence[str]) -> list[str]:
 
 
 def find_free_port(address: str = "") -> int:
-    """Return a TCP port that is free now.
+    """Find a TCP port that is currently free.
 
     Args:
-        address: address of an interface; '' for all interfaces.
+        address: address of the interface; an empty string for all interfaces.
     """
     with socket.socket() as probe:
         probe.bind((address, 0))

@@ -34,7 +34,7 @@ _KILL_EXIT_CODES = (128 + 9, 128 + 15)
 
 
 def mark_ranks(step: Step, directory: Path) -> Step:
-    """Return the step with a shell around each rank that marks the start and end of the rank.
+    """Return a copy of a step in which a shell around each rank marks the rank's start and end in files.
 
     A step whose program is not started by a wrapper is returned unchanged.
     """
@@ -45,16 +45,16 @@ def mark_ranks(step: Step, directory: Path) -> Step:
 
 
 def build_marking_words(marks_directory: Path) -> tuple[str, ...]:
-    """Return the words before a program that mark its start and end in a directory. The directory is created anew."""
+    """Build the words to put before a program so that it marks its start and end in a directory, and recreate the directory."""
     shutil.rmtree(marks_directory, ignore_errors=True)
     make_directory(marks_directory)
     return ("sh", "-c", _SCRIPT, "campaign-rank", str(marks_directory))
 
 
 def has_program_started(marks_directory: Path, output: str) -> bool:
-    """Return whether a marked program has started.
+    """Return whether a program started with `build_marking_words` has really started.
 
-    A program that printed that it cannot write its mark counts as started, too.
+    A program that only printed that its mark cannot be written also counts as started.
 
     Args:
         marks_directory: directory of the marks, as given to `build_marking_words`.
@@ -66,7 +66,7 @@ def has_program_started(marks_directory: Path, output: str) -> bool:
 
 
 def correct_step_end(step: Step, directory: Path, step_end: StepEnd, log: Path) -> StepEnd:
-    """Correct the end of a step by the marks of its ranks. The wrapper's exit code counts only if the marks agree with it.
+    """Correct the end of a step by the marks of its ranks. The wrapper's exit code only counts if the marks confirm it.
 
     Raises LaunchError if a rank did not start, or if the step failed although no rank did. Such a run has no result.
     """
@@ -109,14 +109,14 @@ def correct_step_end(step: Step, directory: Path, step_end: StepEnd, log: Path) 
 
 
 def _reject_failed_rendezvous(log: Path, wrapper: str) -> None:
-    """Raise LaunchError if torchrun failed before it started a rank."""
+    """Raise LaunchError if the log shows that torchrun failed before it started any rank."""
     text = Log(log).read_excerpt(_LINE_SIGNS)
     if "ChildFailedError" not in text and (match := _RENDEZVOUS.search(text)):
         raise LaunchError(f"{wrapper} started no rank: {match[0][:300]}; the run has no record and is repeated")
 
 
 def _describe_step_end(step_end: StepEnd, log: Path) -> str:
-    """Describe exit codes and the last line of the log, to complete a message about a failed launch."""
+    """Describe the exit codes and the last line of the log, for the end of a message about a failed launch."""
     codes = ", ".join("no exit code" if code is None else f"exit code {code}" for code in dict.fromkeys(step_end.codes))
     last_line = Log(log).read_tail(200).rpartition("\n")[2] if log.exists() else ""
     return f" and ended with {codes}{f' ({last_line})' if last_line else ''}; the run has no record and is repeated"

@@ -120,14 +120,14 @@ class ServiceWorkload(Workload):
 
     @classmethod
     def reference_tables(cls) -> Iterator[ReferenceTable]:
-        """Yield the table of names in braces for the reference page."""
+        """Yield the table of placeholder names (names in braces) for the reference page."""
         names = [(f"`{{{name}}}`", meaning) for name, meaning in SERVICE_VALUES.items()]
         introduction = "The options, the [names in braces of commands](#names-in-braces), and these names:"
         yield ReferenceTable("Names in braces of services", introduction, ("Name", "Meaning"), names)
 
     @property
     def starts_single_process(self) -> bool:
-        """True unless the server is started once per rank."""
+        """True unless one server process is started per rank."""
         return self.server.launch != "per_rank"
 
     @property
@@ -142,27 +142,27 @@ class ServiceWorkload(Workload):
 
     @property
     def custom_parsers(self) -> Sequence[Parser]:
-        """Expressions that read the output of the client."""
+        """Expression parsers defined in the workload file, which read the output of the client."""
         return self.client.parsers
 
     def parse_tests(self, log: Log) -> Sequence[LogReading]:
-        """Parse every test in the client's output, or only the test that the workload file selects."""
+        """Parse all tests in the client's output, or only the test that the workload file selects."""
         test = None if self.client.test == "only" else self.client.test
         return (
             [] if self.client.parser is None else select_tests(read_tests(self.client.parser, log, RunContext()), test)
         )
 
     def with_test(self, test_number: int) -> Self:
-        """Return a copy of the workload that reads only this test (number from 1) of the client's output."""
+        """Return a copy of the workload that reads only the test with this number (from 1) from the client's output."""
         return self.model_copy(update={"client": self.client.model_copy(update={"test": test_number})})
 
     def input_names(self) -> Sequence[str]:
-        """Return the names in `inputs`, or else all words of the commands of server and client."""
+        """Return the file names in `inputs` or, by default, all words of the commands of server and client."""
         words = (*self.server.command, *self.client.command) if self.inputs is None else self.inputs
         return tuple(word.removeprefix(WORKLOAD_DIR_PREFIX) for word in words)
 
     def script_names(self) -> Sequence[str]:
-        """Return words of the commands that name a script only if the file exists before the run starts."""
+        """Return the words of the commands that count as scripts only if a file of that name exists before the run starts."""
         words = (*self.server.command, *self.client.command)
         script_candidates = (
             word
@@ -177,16 +177,17 @@ class ServiceWorkload(Workload):
 
     @property
     def reported_metrics(self) -> Sequence[str] | None:
-        """Names of the metrics of the client's parser, the primary metric first, or None if they are not known.
+        """Names of the metrics that the client's parser reports, the primary metric first, or None if they are not known.
 
-        With an option `rate_per_s`, the primary metric is a latency, because the rate of answers equals that of the requests.
+        If there is an option `rate_per_s`, the primary metric is a latency, because requests are then answered at the rate at
+        which they are sent.
         """
         if self.client.parsers or "rate_per_s" not in self.options:
             return [parser.metric for parser in self.client.parsers] or None
         return [*_LATENCIES, *_RATES]
 
     def list_columns(self) -> Mapping[str, Any]:
-        """Return server program, launch method and parser as columns of `campaign workload list`."""
+        """Return the server's program, the launch method and the parser as columns of `campaign workload list`."""
         *_, program = (self.server.command[0], *_find_interpreter_targets(self.server.command))
         return {
             "model or program": program.rpartition("/")[2],
@@ -195,14 +196,14 @@ class ServiceWorkload(Workload):
         }
 
     def identity_document(self) -> dict[str, Any]:
-        """Return the identity document without the time limits for start and end of the server."""
+        """Return the identity document without the time limits for starting and stopping the server."""
         document = super().identity_document()
         for timeout in ("ready_within_s", "stop_within_s"):
             document["server"].pop(timeout, None)
         return document
 
     def problems(self, context: ValidationContext) -> Iterator[str]:
-        """Yield an error message for each key of server or client that does not fit the campaign or the system."""
+        """Yield an error message for each key of the server or client that is inconsistent with the campaign or the system."""
         names = RESERVED_NAMES | SERVICE_VALUES.keys() | self.options.keys()
         yield from find_misnamed_metrics(
             self.client.parsers, lambda index, key: context.format_location("client", "parsers", index, key)
@@ -220,7 +221,7 @@ class ServiceWorkload(Workload):
                 )
 
     def missing_requirements(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
-        """Return an error message if server, client or a required package is not installed, else None."""
+        """Return an error message if the server, the client or a required package is not installed, else None."""
         if (absent := find_missing_package("prometheus_client")) is not None:
             return f"services need the package {absent}; install it"
         for part, command in (("server", self.server.command), ("client", self.client.command)):
@@ -229,26 +230,26 @@ class ServiceWorkload(Workload):
         return None
 
     def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:
-        """Describe the software environment of server and client, or return None for the host's software."""
+        """Describe the software environment of server and client. Returns None if they use the host's software."""
         software = self._resolve_software(options)
         return environments.build_software_document(software, None, cache, f"workload '{self.name}'")
 
     def _resolve_software(self, options: Mapping[str, Scalar]) -> Software | None:
-        """Return the software environment with the options of a cell filled in, or None."""
+        """Return the software environment of the service, with a cell's options filled in, or None if it has none."""
         if self.software is None:
             return None
         return fill_software(self.software, {**self.options, **options}, f"workload {self.name}")
 
     def explain_missing_values(self, log: Log) -> list[str]:
-        """Return explanations of why the parsers found no results in the client's output."""
+        """Return possible reasons why the parsers found no results in the client's output."""
         return collect_hints(log, self.client.parser, self.client.parsers)
 
     def result_file(self, run: Run) -> str | None:
-        """Return the name of the client's result file if it exists, else None."""
+        """Return the name of the client's result file in the run's directory, or None if it does not exist."""
         return self.client.result if self.client.find_result(run.directory) else None
 
     def step(self, run: Run) -> Step:
-        """Write the specification of a service run, and return the step that starts server and client."""
+        """Write the specification of a service run, and build the step that starts the server and the client."""
         cell, location = run.cell, f"workload {self.name}"
         software = self._resolve_software(cell.options)
         path = build_search_path(software, os.environ.get("PATH", os.defpath))
@@ -275,7 +276,7 @@ class ServiceWorkload(Workload):
         return Step(argv, {}, run.ranks_by_host, per_rank=not self.starts_single_process)
 
     def read(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
-        """Return the outcome of a service run from the results of its client and its program."""
+        """Determine the outcome of a service run from the results of its client and of the program that ran it."""
         if run.is_saved_log:
             return step_end.failure_outcome(log) or self._check_error_rate(
                 self._read_client_outcome(run, log, step_end.has_exit_codes)
@@ -303,12 +304,12 @@ class ServiceWorkload(Workload):
         )
 
     def _read_client_outcome(self, run: Run, log: Log, has_ended_well: bool) -> Outcome:
-        """Read the outcome that the client wrote or printed.
+        """Parse the results that the client wrote or printed, and return them as the outcome of the run.
 
         Args:
             run: the run.
             log: result file or output of the client.
-            has_ended_well: true if the client is known to have ended well.
+            has_ended_well: true if the client is known to have ended without an error.
         """
         client, configuration = self.client, run.cell.configuration
         test = None if client.test == "only" else client.test
@@ -327,7 +328,7 @@ class ServiceWorkload(Workload):
         )
 
     def _check_error_rate(self, outcome: Outcome) -> Outcome:
-        """Return the outcome, marked as `invalid` if no request succeeded or too many failed."""
+        """Return the outcome of a run, changed to `invalid` if no request succeeded or too many failed."""
         failed_requests = outcome.metrics.get("errors", 0.0)
         requests = outcome.metrics.get("requests", failed_requests + 1)
         if outcome.status != "ok" or (
@@ -343,7 +344,7 @@ class ServiceWorkload(Workload):
 
 
 def _find_interpreter_targets(command: Sequence[str]) -> Iterator[str]:
-    """Yield the module or script that an interpreter in the command runs, if there is one."""
+    """Yield each module or script that an interpreter in the command is told to run."""
     for before, word in pairwise(command):
         if before == "-m" or word.endswith((".py", ".sh")):
             yield word
@@ -351,7 +352,7 @@ def _find_interpreter_targets(command: Sequence[str]) -> Iterator[str]:
 
 
 def build_failed_outcome(result: ServiceRunResult, problem: ServiceProblem, step_end: StepEnd, log: Log) -> Outcome:
-    """Build the outcome of a run without a measurement.
+    """Build the outcome of a service run that failed before it yielded a measurement.
 
     Raises LaunchError if the program or the port of the service was not available.
     """
@@ -372,7 +373,7 @@ def build_failed_outcome(result: ServiceRunResult, problem: ServiceProblem, step
 
 
 def read_result(run: Run) -> ServiceRunResult | None:
-    """Return the result that the service program of a run left, or None if the program was ended before."""
+    """Read the result that the service program wrote for a run. Returns None if it was ended before it could write one."""
     try:
         return ServiceRunResult.model_validate_json(read_bytes(run.directory / RESULT_FILE))
     except (OSError, ValueError):

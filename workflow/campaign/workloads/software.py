@@ -82,9 +82,9 @@ class Software(FileModel):
 
 
 def build_software_words(software: Software | None, *, runs_on: AcceleratorKind) -> list[str]:
-    """Build the words before a command that start it in its software environment.
+    """Build the words to put before a command to start it in its software environment.
 
-    A virtual environment needs no words. Its programs are found by the PATH (see `build_search_path`).
+    A virtual environment needs no such words, because its programs are found through PATH (see `build_search_path`).
     """
     if software is None or software.venv is not None:
         return []
@@ -101,12 +101,12 @@ def build_software_words(software: Software | None, *, runs_on: AcceleratorKind)
 
 
 def build_search_path(software: Software | None, path: str) -> str | None:
-    """Return the PATH of a program in a virtual environment, or None if the PATH stays as it is."""
+    """Build the PATH for programs in a virtual environment. Returns None if PATH need not be changed."""
     return f"{software.venv}/bin:{path}" if software is not None and software.venv is not None else None
 
 
 def fill_software(software: Software, values: Mapping[str, Scalar], location: str) -> Software:
-    """Return the software environment with names in braces replaced by the values of the workload's options."""
+    """Return a copy of a software environment in which names in braces are replaced with the workload's option values."""
 
     def fill_value(value: str) -> str:
         return fill_template(value, values, f"{location}: software")
@@ -123,14 +123,14 @@ def fill_software(software: Software, values: Mapping[str, Scalar], location: st
 def build_software_document(
     software: Software | None, launcher: str | None, cache: Path, location: str
 ) -> dict[str, Any] | None:
-    """Describe the environment that a program is started in, with the version of its launcher.
+    """Describe the software environment in which a program is started, including the version of its launcher.
 
     Returns None if the program uses the host's software. Raises LaunchError if the environment does not exist.
 
     Args:
         software: software environment, with names filled in.
-        launcher: program that starts the ranks, such as mpirun.
-        cache: directory for digests of images, which are expensive to compute.
+        launcher: program that starts the ranks, such as mpirun; None if there is none.
+        cache: directory for cached digests of images, which are expensive to compute.
         location: location of the workload for error messages.
     """
     if software is None and launcher is None:
@@ -142,7 +142,7 @@ def build_software_document(
 
 
 def describe_environment(software: Software, cache: Path, location: str = "software") -> dict[str, Any]:
-    """Return the content of a software environment as a JSON-serialisable dict. Raises LaunchError if it does not exist."""
+    """Describe the content of a software environment as a JSON-serialisable dict. Raises LaunchError if it does not exist."""
     if software.conda is not None:
         return _describe_conda(software.conda, location)
     if software.apptainer is not None:
@@ -155,7 +155,7 @@ def describe_environment(software: Software, cache: Path, location: str = "softw
 def compute_image_digest(image: Path, cache: Path) -> str:
     """Return the SHA-256 of an image file in hex.
 
-    The digest is cached. A file with unchanged path, size and modification time is not read again.
+    The digest is cached. A file whose path, size and modification time are unchanged is not read again.
     """
     status = image.stat()
     state = [status.st_size, status.st_mtime_ns]
@@ -173,7 +173,7 @@ def compute_image_digest(image: Path, cache: Path) -> str:
 
 
 def _describe_conda(name: str, location: str) -> dict[str, Any]:
-    """Describe a conda environment by its packages. Raises LaunchError if it does not exist."""
+    """Describe a conda environment by its installed packages. Raises LaunchError if it does not exist."""
     _require_program("conda", location, "load or install it, or give the environment as `venv`")
     code, out, error_output = _run_query(["conda", "list", "--json", "-p" if "/" in name else "-n", name])
     if code != 0:
@@ -190,7 +190,7 @@ def _describe_conda(name: str, location: str) -> dict[str, Any]:
 
 
 def _describe_container(container: Container, cache: Path, location: str) -> dict[str, Any]:
-    """Describe an Apptainer image by digest, labels and Python packages. Raises LaunchError if it does not exist."""
+    """Describe an Apptainer image by its digest, labels and Python packages. Raises LaunchError if it does not exist."""
     image = Path(container.image)
     _require_program(container.program, location, "install it, or set `program: singularity` if that is its name")
     if "://" in container.image:
@@ -218,7 +218,7 @@ def _describe_container(container: Container, cache: Path, location: str) -> dic
 
 
 def _describe_venv(directory: str, location: str) -> dict[str, Any]:
-    """Describe a virtual environment by its packages. Raises LaunchError if it does not exist."""
+    """Describe a Python virtual environment by its installed packages. Raises LaunchError if it does not exist."""
     python = Path(directory) / "bin/python"
     if not python.exists():
         raise LaunchError(
@@ -229,7 +229,7 @@ def _describe_venv(directory: str, location: str) -> dict[str, Any]:
 
 
 def _describe_modules(software: Software, location: str) -> dict[str, Any]:
-    """Load environment modules, and describe the loaded ones. Raises LaunchError if one cannot be loaded."""
+    """Load environment modules, and list those that are then loaded. Raises LaunchError if one cannot be loaded."""
     names = software.modules or ()
     module_names = " ".join(names)
     code, out, error_output = _run_query(
@@ -247,7 +247,7 @@ def _describe_modules(software: Software, location: str) -> dict[str, Any]:
 
 
 def _list_python_packages(python: Sequence[str]) -> dict[str, Any]:
-    """List the packages of a Python interpreter with their versions. The result is empty if the interpreter fails."""
+    """List the packages, with versions, that a Python interpreter can import. The result is empty if it fails."""
     code, out, _ = _run_query([*python, "-c", _PACKAGES_SCRIPT])
     with suppress(ValueError, TypeError, IndexError):
         packages = json.loads(out.strip().splitlines()[-1])
@@ -257,7 +257,7 @@ def _list_python_packages(python: Sequence[str]) -> dict[str, Any]:
 
 
 def _read_launcher_version(program: str, software: Software | None, location: str) -> str:
-    """Return the first line that a launcher prints about its version."""
+    """Return the first line of the output in which a launcher states its version."""
     launcher_software = None if software is not None and software.apptainer is not None else software
     path = build_search_path(launcher_software, os.environ.get("PATH", os.defpath))
     argv = [*build_software_words(launcher_software, runs_on="cpu"), program, "--version"]
@@ -271,20 +271,20 @@ def _read_launcher_version(program: str, software: Software | None, location: st
 
 
 def _require_program(name: str, location: str, remedy: str) -> None:
-    """Raise LaunchError if a program is not on the PATH."""
+    """Raise LaunchError, with a remedy, if a program is not found on the PATH."""
     if shutil.which(name) is None:
         raise LaunchError(f"{location}: {name} is not on the PATH of {os.uname().nodename}; {remedy}")
 
 
 def _missing_software_error(location: str, component: str, output: str, remedy: str) -> LaunchError:
-    """Build the error for software that cannot be used, with the last output and a remedy."""
+    """Build the error for a software component that cannot be used, from its last output and a remedy."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     details = f" ({' '.join(lines)[-300:]})" if lines else ""
     return LaunchError(f"{location}: {component} cannot be used on {os.uname().nodename}{details}; {remedy}")
 
 
 def _run_query(argv: Sequence[str], variables: Mapping[str, str] | None = None) -> CompletedCommand:
-    """Run a command and return its result. The exit code is 127 if the program does not exist, and 124 after a timeout."""
+    """Run a query command and return its result, with exit code 127 if it does not exist and 124 after a timeout."""
     try:
         return run_command(argv, _QUERY_TIMEOUT_S, {**os.environ, **(variables or {})})
     except OSError as error:

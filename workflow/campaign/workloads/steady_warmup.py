@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 MIN_CHUNKS = 5
-"""Minimum number of chunks. Fewer do not distinguish a trend from noise."""
+"""Minimum number of chunks. With fewer, a trend cannot be distinguished from noise."""
 MIN_CHUNK_STEPS = 4
-"""Minimum number of steps of a chunk."""
+"""Minimum number of steps in a chunk."""
 MIN_TREND_PCT = 1.0
-"""Minimum trend of step times, in percent, that extends a warm-up."""
+"""Minimum trend of the step times, in percent, for which a warm-up is extended."""
 _SIGNIFICANCE_LIMIT_SD = 1.64
-"""Limit of the correlation in standard errors. A steady run is extended by chance in at most one of ten chunks."""
+"""Limit of the correlation in standard errors. In a steady run, at most one of ten tests finds a trend by chance."""
 STEADY, GIVEN_UP = 0, -1
-"""Results of `decide_next_steps` other than a number of steps."""
+"""Special results of `decide_next_steps` that are not numbers of steps."""
 NOT_STEADY = "not steady after the longest warm-up"
 """Flag of a run that still had a trend at the maximum number of warm-up steps."""
 SHORT_WINDOW = "measured window shorter than asked"
@@ -28,17 +28,17 @@ SHORT_WINDOW = "measured window shorter than asked"
 
 
 def chunk_steps(warmup_steps: int) -> int:
-    """Return the number of steps after which the trend is tested again."""
+    """Return the number of steps in a chunk, i.e. between two tests for a trend."""
     return max(warmup_steps, MIN_CHUNK_STEPS)
 
 
 def min_warmup_steps(warmup_steps: int) -> int:
-    """Return the number of steps of the shortest warm-up that can be tested for a trend."""
+    """Return the length, in steps, of the shortest warm-up that can be tested for a trend."""
     return MIN_CHUNKS * chunk_steps(warmup_steps)
 
 
 def has_trend(times_s: Sequence[float]) -> bool:
-    """Return whether step times (seconds, in order) get longer or shorter by more than noise."""
+    """Return whether successive step times (seconds) increase or decrease by more than noise."""
     half_count = len(times_s) // 2
     first_median_s, last_median_s = median(times_s[:half_count]), median(times_s[-half_count:])
     if abs(last_median_s - first_median_s) <= MIN_TREND_PCT / 100 * first_median_s:
@@ -47,7 +47,7 @@ def has_trend(times_s: Sequence[float]) -> bool:
 
 
 def _compute_rank_correlation(values: Sequence[float]) -> float:
-    """Return Spearman's correlation between values and their positions. Equal values share their mean rank."""
+    """Return Spearman's rank correlation between values and their positions. Equal values share their mean rank."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     start = 0
@@ -63,7 +63,9 @@ def _compute_rank_correlation(values: Sequence[float]) -> float:
 
 
 def decide_next_steps(times_s: Sequence[float], warmup_steps: int, max_steps: int) -> int:
-    """Return the number of further warm-up steps before the next test, `STEADY`, or `GIVEN_UP` if the maximum is reached.
+    """Decide how many more warm-up steps to take before the next test.
+
+    Returns `STEADY` if there is no trend, and `GIVEN_UP` if there is one but the maximum number of steps is reached.
 
     Args:
         times_s: durations of the steps so far in seconds.
@@ -83,14 +85,14 @@ def extend_warmup(
     max_steps: int,
     agree_on: Callable[[int], int] = lambda decision: decision,
 ) -> bool:
-    """Extend a warm-up until the step times show no trend, and return whether they ended steady.
+    """Extend a warm-up until the step times show no trend. Returns whether they became steady.
 
     Args:
-        times_s: durations of the steps so far in seconds; those of further steps are appended.
-        take_steps: takes this number of steps and returns their durations.
+        times_s: durations (seconds) of the steps so far, to which those of further steps are appended.
+        take_steps: function that takes the given number of steps and returns their durations in seconds.
         warmup_steps: configured number of warm-up steps.
         max_steps: maximum number of warm-up steps.
-        agree_on: returns the decision that all ranks follow, given that of this rank. All ranks call it equally often.
+        agree_on: function that turns this rank's decision into the one that all ranks follow. All ranks call it equally often.
     """
     while (decision := agree_on(decide_next_steps(times_s, warmup_steps, max_steps))) > 0:
         times_s += take_steps(decision)

@@ -95,7 +95,7 @@ noise_pct: 1
             )
 
     def step(self, run: Run) -> Step:
-        """Write the specification of a synthetic run, and return the step that starts its program."""
+        """Write the specification of a synthetic run, and build the step that starts its program."""
         axes = run.cell.axes()
         location = f"workload {self.name}"
         fail = next((f.status for f in self.failures if parse_expression(f.when, axes.keys(), location)(axes)), None)
@@ -122,7 +122,7 @@ noise_pct: 1
         return Step(argv, {}, run.ranks_by_host, per_rank=False, takes_devices=False)
 
     def read(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
-        """Return the outcome of a run from the JSON line that its program printed."""
+        """Determine the outcome of a synthetic run from the line of JSON that its program printed."""
         if failure_outcome := step_end.failure_outcome(log):
             return failure_outcome
         result_line = ""
@@ -147,7 +147,7 @@ noise_pct: 1
 
 
 def compute_step_s(workload: SyntheticWorkload, cell: Cell) -> float:
-    """Return the expected duration of a step of this cell in seconds (see SyntheticWorkload)."""
+    """Compute the expected duration (seconds) of one step of a cell by the formula at SyntheticWorkload."""
     configuration = cell.configuration
     share = configuration.fabric_devices / configuration.devices
     return (

@@ -28,12 +28,12 @@ FAILURES: Mapping[str, tuple[str, int]] = {
 
 @contextmanager
 def publish_gauges(devices: Mapping[str, Mapping[str, float]]) -> Iterator[None]:
-    """Publish gauge values for the samplers on this machine while the context is open.
+    """Publish gauge values for the telemetry samplers on this machine as long as the context is open.
 
-    Nothing is published if there are no devices or no directory CAMPAIGN_GAUGES.
+    Nothing is published if there are no devices or if CAMPAIGN_GAUGES does not name a directory.
 
     Args:
-        devices: values by gauge, by device.
+        devices: for each device, values by gauge.
     """
     directory = os.environ.get("CAMPAIGN_GAUGES")
     if not devices or not directory or not Path(directory).is_dir():
@@ -52,13 +52,13 @@ def publish_gauges(devices: Mapping[str, Mapping[str, float]]) -> Iterator[None]
 
 
 def run_program(specification: Mapping[str, Any]) -> int:
-    """Take the specified steps, print their times, and return the exit code."""
+    """Take the steps that the specification demands, print their times, and return the exit code."""
     with publish_gauges(specification.get("gauges", {})):
         return _take_steps(specification)
 
 
 class _StepSequence:
-    """Sequence of the steps of a run."""
+    """Sequence of steps with the durations that the specification demands."""
 
     def __init__(self, specification: Mapping[str, Any]) -> None:
         self._specification = specification
@@ -66,7 +66,7 @@ class _StepSequence:
         self._steps_done = 0
 
     def take_steps(self, count: int) -> list[float]:
-        """Take this number of further steps, and return their durations in seconds."""
+        """Take a number of further steps, and return their durations in seconds."""
         return [self._take_step() for _ in range(count)]
 
     def _take_step(self) -> float:

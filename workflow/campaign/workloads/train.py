@@ -36,7 +36,7 @@ _REMOVED_DEFAULTS: Mapping[str, Scalar] = {
     "pipeline_schedule": "1f1b",
     "rank_order": "tp-dp-pp",
 }
-"""Defaults of options that stored campaigns may have as axes, so that their cells keep their identities."""
+"""Defaults of removed options that stored campaigns may have as axes. Thanks to them, cells keep their identities."""
 _INTRODUCTION = """\
 Training steps of a built-in PyTorch model with random weights on synthetic data. The same code runs on CPUs (gloo) and on GPUs
 (NCCL, RCCL, XCCL), but was not yet tested on GPUs. `options` are those of the model, with the model's defaults. Options that all
@@ -88,7 +88,7 @@ class TrainWorkload(Workload):
 
     @classmethod
     def reference_tables(cls) -> Iterator[ReferenceTable]:
-        """Yield the tables of built-in models and their options for the reference page."""
+        """Yield the tables of the built-in models and of their options for the reference page."""
         yield ReferenceTable(
             "Built-in models",
             "`transformers:NAME` and `torchvision:NAME` are available if these packages are installed.",
@@ -118,11 +118,11 @@ class TrainWorkload(Workload):
 
     @property
     def variable_options(self) -> Collection[str]:
-        """Options that may be axes of a campaign, including those that every model has."""
+        """Names of the options that may be axes of a campaign, including options that all models have."""
         return {*self.options, *COMMON_OPTIONS}
 
     def list_columns(self) -> Mapping[str, Any]:
-        """Return the model and its number of parameters as columns of `campaign workload list`."""
+        """Return the model and the number of its parameters as columns of `campaign workload list`."""
         return {"model or program": self.model, "parameters": find_model_info(self.model).parameters}
 
     def problems(self, context: ValidationContext) -> Iterator[str]:
@@ -149,9 +149,9 @@ class TrainWorkload(Workload):
                 )
 
     def select_identity_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-        """Return the options that belong to a cell's identity. Common options count only if they differ from the default.
+        """Select the options that are part of a cell's identity. Common options are left out if they have their defaults.
 
-        Such an option can therefore become an axis, or be added in a later version, without new measurements.
+        Common options can therefore become axes, or be added in later versions, without any cell having to be measured again.
         """
         model_defaults = find_model_info(self.model).default_options
         defaults = {
@@ -161,29 +161,29 @@ class TrainWorkload(Workload):
         return {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
 
     def reads_storage(self, options: Mapping[str, Scalar]) -> bool:
-        """Return whether the samples are read from the configuration's storage."""
+        """Return whether training with these options reads its samples from the configuration's storage."""
         return options.get("input") == "storage"
 
     def missing_requirements(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
-        """Return an error message if PyTorch for these kinds of devices is not installed, else None."""
+        """Return an error message if PyTorch is not installed with support for these kinds of devices, else None."""
         return missing_torch_requirement(kinds)
 
     def unsupported_reason(self, cell: Cell, runs_on: AcceleratorKind) -> str | None:
-        """Return the reason why this cell can never run on this kind of device, or None."""
+        """Return the reason why a cell can never be trained on this kind of device, or None if it can."""
         if runs_on != "cuda" and cell.precision == "tf32":
             return f"tf32 is a mode of NVIDIA's tensor cores and not supported on a device of kind {ACCELERATORS[runs_on].title}"
         return unsupported_strategy_reason(cell, self._resolve_options(cell))
 
     def _resolve_options(self, cell: Cell) -> dict[str, Scalar]:
-        """Return all options of a cell, with the defaults of the model."""
+        """Return all options of a cell. Options that it does not set have the model's default values."""
         return resolve_options(self.model, {**self.options, **cell.options})
 
     def _count_devices_per_process(self, cell: Cell) -> int:
-        """Return the number of devices of one process."""
+        """Return the number of devices that each process of a cell's run uses."""
         return cell.configuration.ranks if self._resolve_options(cell)["parallel"] == "dp" else 1
 
     def step(self, run: Run) -> Step:
-        """Return the step that starts the ranks of a training run."""
+        """Build the step that starts the ranks of a training run."""
         cell, settings = run.cell, run.cell.settings
         options, replicas = self._resolve_options(cell), self._count_devices_per_process(cell)
         specification: dict[str, Any] = {
@@ -213,7 +213,7 @@ class TrainWorkload(Workload):
         return build_ranks_step(run, specification, replicas)
 
     def read(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
-        """Return the outcome of a training run from the results of its ranks."""
+        """Determine the outcome of a training run from the results of its ranks."""
         return judge_ranks(
             run, step_end, log, run.cell.configuration.ranks // self._count_devices_per_process(run.cell)
         )

@@ -44,9 +44,9 @@ _METRICS_BY_MAXIMUM = (
 
 
 def missing_torch_requirement(kinds: Collection[AcceleratorKind] = ()) -> str | None:
-    """Return what this machine lacks for training on these kinds of devices, with the remedy, or None.
+    """Return a message on what is missing for training on these kinds of devices, with the remedy, or None.
 
-    PyTorch is not loaded for the check.
+    The check does not load PyTorch.
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
@@ -66,7 +66,7 @@ def missing_torch_requirement(kinds: Collection[AcceleratorKind] = ()) -> str | 
 
 
 def unsupported_strategy_reason(cell: Cell, options: Mapping[str, Scalar]) -> str | None:
-    """Return the reason why the devices of a cell cannot share their work as the options require, or None."""
+    """Return the reason why a cell's devices cannot share the work in the way its options require, or None."""
     configuration, parallel = cell.configuration, options["parallel"]
     if parallel == "dp" and configuration.hosts > 1:
         hosts = configuration.hosts
@@ -85,11 +85,11 @@ def unsupported_strategy_reason(cell: Cell, options: Mapping[str, Scalar]) -> st
 
 
 def build_ranks_step(run: Run, specification: Mapping[str, Any], replicas: int = 1) -> Step:
-    """Write the specification of the ranks, and return the step that starts one process per device or per group of devices.
+    """Write the specification of the ranks, and build the step that starts them: one process per device or device group.
 
     Args:
         run: the run.
-        specification: additional keys of the TrainSpec.
+        specification: further keys of the TrainSpec with their values.
         replicas: number of devices per process.
     """
     settings = run.cell.settings
@@ -110,7 +110,7 @@ def build_ranks_step(run: Run, specification: Mapping[str, Any], replicas: int =
 
 
 def judge_ranks(run: Run, step_end: StepEnd, log: Log, processes: int) -> Outcome:
-    """Judge a run by the results that its processes left."""
+    """Determine the outcome of a training run from the result files that its processes wrote."""
     results = read_results(run.directory, processes)
     complete_results = [result for result in results if result is not None]
     failed_results = [result for result in complete_results if result.status != "ok"]
@@ -132,14 +132,14 @@ def judge_ranks(run: Run, step_end: StepEnd, log: Log, processes: int) -> Outcom
 
 
 def _build_failure(result: RankResult) -> Failure:
-    """Build the failure of a run from the result of a failed rank."""
+    """Build the failure of a run from the result of a rank that failed."""
     return Failure(reason=result.reason, evidence=result.evidence, rank=result.rank)
 
 
 def _build_measured_outcome(
     run: Run, results: Sequence[RankResult], step_end: StepEnd, not_a_number: Sequence[RankResult]
 ) -> Outcome:
-    """Build the outcome of a run whose ranks were all measured."""
+    """Build the outcome of a run in which all ranks were measured."""
     windows = tuple(result.window_s or 0.0 for result in results)
     slowest = max(windows)
     steps = len(results[0].step_times_s)
@@ -174,16 +174,16 @@ def _build_measured_outcome(
 
 
 def _merge_settings_in_force(results: Sequence[RankResult]) -> dict[str, str]:
-    """Merge the settings that the ranks found in force. Values that differ between ranks are joined by ' and '."""
+    """Merge the settings that were in force on the ranks. Values that differ between ranks are joined by ' and '."""
     names = dict.fromkeys(name for result in results for name in result.in_force)
     return {name: " and ".join(sorted({r.in_force[name] for r in results if name in r.in_force})) for name in names}
 
 
 def compute_pace_loss(results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
-    """Return the share of the window that was lost because cores could not keep the pace of emulated devices, as a metric.
+    """Compute the share of the window lost because cores could not keep the emulated devices' pace, as a metric.
 
-    Ranks wait for each other in every step, so the run loses the maximum over its ranks. The result is empty if no device is
-    emulated.
+    Ranks wait for each other in every step, so in each step the run loses the maximum over its ranks. The result is empty if no
+    device is emulated.
 
     Args:
         results: results by rank.
@@ -196,9 +196,9 @@ def compute_pace_loss(results: Sequence[RankResult], slowest_s: float) -> dict[s
 
 
 def reject_lost_pace(outcome: Outcome) -> Outcome:
-    """Return the outcome, marked as `invalid` if the cores could not keep the pace of the emulated devices.
+    """Return the outcome, changed to `invalid` if the cores could not keep the pace of the emulated devices.
 
-    The measured times would otherwise be those of overloaded cores.
+    The measured times are then those of overloaded cores, not of the devices.
     """
     lost_pct = outcome.metrics.get("pace_lost_pct", 0.0)
     if outcome.status != "ok" or lost_pct <= _MAX_PACE_LOSS_PCT:
@@ -211,9 +211,9 @@ def reject_lost_pace(outcome: Outcome) -> Outcome:
 
 
 def _find_steady_window(results: Sequence[RankResult]) -> tuple[float, float] | None:
-    """Return start and end (Unix seconds) of the time in which all ranks were in their windows.
+    """Return the start and end (Unix seconds) of the period in which all ranks were in their measured windows.
 
-    Returns None if a rank has no window, or if the windows do not overlap by the clocks of their hosts.
+    Returns None if a rank has no window, or if the windows do not overlap according to the clocks of their hosts.
     """
     windows = [(r.window_started, r.window_started + r.window_s) for r in results if r.window_started and r.window_s]
     if len(windows) < len(results):
@@ -223,7 +223,7 @@ def _find_steady_window(results: Sequence[RankResult]) -> tuple[float, float] | 
 
 
 def _collect_metrics(results: Sequence[RankResult]) -> dict[str, float]:
-    """Collect the metrics other than the rate. Losses are those of rank 0, other metrics are the maximum over all ranks.
+    """Collect all metrics except for the rate. Losses are those of rank 0; other metrics are maxima over all ranks.
 
     Metrics that no rank reports are left out.
     """
@@ -275,9 +275,9 @@ _UUID = re.compile(r"[0-9a-f]{32}")
 
 
 def list_devices_used(results: Sequence[RankResult]) -> tuple[str, ...]:
-    """List the devices on which the ranks report their work, as torch's device name and UUID.
+    """List the devices that the ranks report to have worked on, each by torch's device name and its UUID.
 
-    Ranks without a report are left out. The UUIDs of the further devices of a process follow its first device.
+    Ranks without a report are left out. If a process uses several devices, the UUIDs of the others follow its first device.
     """
     devices_by_rank = [
         (" ".join((*result.work_on, result.device_uuid or "")).strip(), *result.replica_uuids)
@@ -288,10 +288,10 @@ def list_devices_used(results: Sequence[RankResult]) -> tuple[str, ...]:
 
 
 def find_wrong_devices(run: Run, results: Sequence[RankResult]) -> Failure | None:
-    """Return a failure if the ranks used other devices than those of the run, or if several ranks used one device.
+    """Return a failure if ranks used devices that do not belong to the run, or if several ranks used the same device.
 
-    Returns None if there is no sign of it. Parts of devices and remote devices are not checked, because the UUIDs that they
-    show are no evidence. The names in a composition were found on the host before the run.
+    Returns None if nothing suggests that. Parts of devices and remote devices are not checked, because their reported UUIDs prove
+    nothing. The names in a composition were found on the host before the run.
     """
     if any(device.launch for device in run.devices):
         return None

@@ -27,7 +27,7 @@ _ITERATIONS = 5
 
 
 def add_models(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored links/1 document with models fitted to its measurements."""
+    """Return a copy of a stored links/1 document, extended by latency-bandwidth models fitted to its measurements."""
     allreduce = document["allreduce"] and AllReduce.model_validate(document["allreduce"])
     curves = {kind: BandwidthCurve.model_validate(curve) for kind, curve in document["curves"].items()}
     messages = {kind: _round_model(fit_messages(curve.size_bytes, curve.time_s)) for kind, curve in curves.items()}
@@ -51,9 +51,9 @@ def predict_allreduce_s(size_bytes: npt.ArrayLike, ranks: int, alpha_us: float, 
 
 
 def fit_allreduce(size_bytes: Sequence[int], times_s: Sequence[float], ranks: int) -> FittedModel | None:
-    """Fit the ring model to all-reduce times by size.
+    """Fit the ring model to all-reduce times, one per message size.
 
-    The result is None for one rank, for too few sizes, and for times that do not grow with the size.
+    The result is None if there is only one rank, if there are too few sizes, or if times do not grow with the size.
     """
     if ranks < 2:
         return None
@@ -61,7 +61,7 @@ def fit_allreduce(size_bytes: Sequence[int], times_s: Sequence[float], ranks: in
 
 
 def fit_messages(size_bytes: Sequence[int], times_s: Sequence[float]) -> FittedModel | None:
-    """Fit Hockney's model to the times of answered messages by size. The result is None as in `fit_allreduce`."""
+    """Fit Hockney's model to the times of acknowledged messages. Returns None in the same cases as `fit_allreduce`."""
     return _fit_model(size_bytes, times_s, 2.0, 1.0)
 
 

@@ -25,11 +25,11 @@ from campaign.spec.fields import ClosedModel
 LinkMatrix = tuple[tuple[float | None, ...], ...]
 _GB = 1e9
 MIN_BANDWIDTH_BYTES = 2**16
-"""Minimum message size for a bandwidth. The time of a smaller message is mostly latency."""
+"""Minimum message size from which a bandwidth is computed. The time of a smaller message is mostly latency."""
 
 
 class MeasuredDevice(ClosedModel):
-    """Device at the end of links. `name` is a readable name that is unique in the document."""
+    """Device whose links are measured. `name` is a readable name that is unique in the document."""
 
     name: str
     host: str
@@ -41,9 +41,9 @@ class MeasuredDevice(ClosedModel):
 
 
 class Matrices(ClosedModel):
-    """Bandwidths and latencies of all pairs of devices.
+    """Bandwidths and latencies between all pairs of devices.
 
-    p2p: whether a device can access the other's memory, for pairs that one process sees.
+    p2p: whether one device can access the other's memory, for pairs of devices that are visible to one process.
     """
 
     unidirectional_gb_per_s: LinkMatrix
@@ -53,7 +53,7 @@ class Matrices(ClosedModel):
 
 
 class HostCopies(ClosedModel):
-    """Bandwidth of copies between each device and the memory of its host."""
+    """Bandwidths of copies between each device and the main memory of its host."""
 
     what: str
     size_bytes: int
@@ -62,7 +62,7 @@ class HostCopies(ClosedModel):
 
 
 class BandwidthCurve(ClosedModel):
-    """Medians over the pairs of one kind of path, by message size. `time_s` is the time of an answered message."""
+    """Medians over all pairs with one kind of path, by message size. `time_s` is the time of an acknowledged message."""
 
     pairs: int
     size_bytes: tuple[int, ...]
@@ -72,7 +72,7 @@ class BandwidthCurve(ClosedModel):
 
 
 class AllReduce(ClosedModel):
-    """Times of fp32 all-reduce operations over all ranks, by size.
+    """Times of fp32 all-reduce operations over all ranks, by message size.
 
     time_s: time of the slowest rank, as the median over repeats; busbw: algbw x 2(n-1)/n, as in nccl-tests.
     """
@@ -87,8 +87,8 @@ class AllReduce(ClosedModel):
 class FittedModel(ClosedModel):
     """Latency alpha and bandwidth B with their 95 % intervals (see `alpha_beta_model`).
 
-    high_gb_per_s: upper bound of B, None if it is unbounded; sizes: number of sizes in the fit; residual_pct: root mean square of
-    the relative residuals.
+    high_gb_per_s: upper bound of B, or None if it is unbounded; sizes: number of sizes in the fit; residual_pct: root mean
+    square of the relative residuals.
     """
 
     alpha_us: float
@@ -102,14 +102,14 @@ class FittedModel(ClosedModel):
 
 
 class Models(ClosedModel):
-    """Latency-bandwidth models, if enough sizes were measured. `messages` holds one model per kind of path."""
+    """Fitted latency-bandwidth models, present if enough sizes were measured. `messages` holds one model per kind of path."""
 
     allreduce: FittedModel | None = None
     messages: dict[str, FittedModel] = Field(default_factory=dict)
 
 
 class LinksDocument(ClosedModel):
-    """One measurement of the links of one composition. Values that were not measured are absent or None."""
+    """Results of one measurement of a composition's links. Values that were not measured are absent or None."""
 
     schema_version: Literal["links/1"] = "links/1"
     runs_on: AcceleratorKind
@@ -140,7 +140,7 @@ SecondsByMessage = Mapping[tuple[int, int, int], float]
 def build_measurements(
     spec: LinkSpec, devices: Sequence[MeasuredDevice], ranks: Sequence[RankLinks | None]
 ) -> dict[str, Any]:
-    """Build the fields of a LinksDocument from the results of ranks. None stands for a rank without a result."""
+    """Build the measured fields of a LinksDocument from the results of all ranks, which are None for ranks without one."""
     results_by_rank = {rank.rank: rank for rank in ranks if rank is not None}
     described_devices = [
         device.model_copy(update={"measured_as": results_by_rank[number].device_name})
@@ -178,7 +178,7 @@ def build_measurements(
 def _build_matrices(
     ranks: Sequence[RankLinks | None], latency: SecondsByMessage, one_way: SecondsByMessage, both_ways: SecondsByMessage
 ) -> dict[str, Any]:
-    """Build the matrices of a LinksDocument from median times. The result is empty if no pair was measured."""
+    """Build the bandwidth and latency matrices of a LinksDocument from median times. Empty if no pair was measured."""
     if not one_way:
         return {}
     size = _list_sizes(one_way)[-1]
@@ -208,14 +208,14 @@ def _build_matrices(
 
 
 def _list_sizes(seconds: SecondsByMessage) -> list[int]:
-    """Return the measured sizes in ascending order."""
+    """Return the message sizes (bytes) that were measured, in ascending order."""
     return sorted({size for _, _, size in seconds})
 
 
 def _build_curves(
     one_way: SecondsByMessage, both_ways: SecondsByMessage, path_kinds: Sequence[Sequence[str | None]]
 ) -> dict[str, BandwidthCurve]:
-    """Build one bandwidth curve per kind of path."""
+    """Build one bandwidth curve (bandwidth by message size) for each kind of path."""
     curves = {}
     for kind in KINDS:
         pairs = [(a, b) for a, row in enumerate(path_kinds) for b, way in enumerate(row) if way == kind]
@@ -243,7 +243,7 @@ def _build_curves(
 
 
 def _summarize_allreduce(ranks: Sequence[RankLinks | None]) -> AllReduce | None:
-    """Summarise the all-reduce times of all ranks, or return None if no size was measured by all ranks."""
+    """Summarise the all-reduce times of all ranks by message size, or return None if no size was measured by all of them."""
     by_size: dict[int, list[tuple[float, ...]]] = defaultdict(list)
     for rank in ranks:
         for rank_times in rank.allreduce if rank else ():
@@ -268,7 +268,7 @@ def _summarize_allreduce(ranks: Sequence[RankLinks | None]) -> AllReduce | None:
 
 
 def _summarize_host_copies(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostCopies | None:
-    """Summarise the copies between hosts and devices, or return None if none was measured."""
+    """Summarise the bandwidths of copies between hosts and devices, or return None if none were measured."""
     copies = {name: [rank and getattr(rank, name) for rank in ranks] for name in ("to_device", "from_device")}
     sizes = [times.size_bytes for times in copies["to_device"] if times]
     if not sizes:
@@ -287,7 +287,7 @@ def _summarize_host_copies(spec: LinkSpec, ranks: Sequence[RankLinks | None]) ->
 
 
 def round_digits(value: float) -> float:
-    """Round to six significant digits, the resolution of the clocks."""
+    """Round a value to six significant digits, the resolution of the clocks."""
     return float(f"{value:.6g}")
 
 
@@ -297,7 +297,7 @@ KINDS = (LOCAL, FABRIC, NETWORK, f"{FABRIC} + {NETWORK}")
 
 
 def find_link_kind(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    """Return the kind of path between two devices of a document, from their `host` and `attach`."""
+    """Determine the kind of path between two devices of a links document from their `host` and `attach` fields."""
     links = []
     if FABRIC in (first["attach"], second["attach"]):
         links.append(FABRIC)
@@ -307,10 +307,10 @@ def find_link_kind(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
 
 
 def list_link_kinds(devices: Sequence[Mapping[str, Any]]) -> list[list[str | None]]:
-    """Return the kinds of paths between all devices as [from][to], with None on the diagonal."""
+    """Determine the kind of path between every two devices as a matrix [from][to], with None on the diagonal."""
     return [[None if first is second else find_link_kind(first, second) for second in devices] for first in devices]
 
 
 def split_link_kind(kind: str) -> list[str]:
-    """Return the links of a kind of path, by their names in a system file's `links`."""
+    """Split a kind of path into the links that it consists of, by their names in a system file's `links`."""
     return kind.split(" + ")

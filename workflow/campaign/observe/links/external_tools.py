@@ -32,7 +32,7 @@ _EXEC_IF_INSTALLED = (
 
 @dataclass(frozen=True)
 class _ToolInvocation:
-    """One invocation of a program, with its subject, its command, and its ranks by host."""
+    """One invocation of an external tool: what it measures, its command, and the number of its ranks by host."""
 
     program: str
     subject: str
@@ -41,7 +41,7 @@ class _ToolInvocation:
 
 
 def list_invocations(tool: str, ranks_by_host: Mapping[str, int], largest_bytes: int) -> Iterator[_ToolInvocation]:
-    """Yield the invocations of a tool on these hosts. A tool for one host is started on each of them."""
+    """Yield the invocations of a tool on the given hosts. A tool that measures a single host is invoked once per host."""
     hosts, total = list(ranks_by_host), sum(ranks_by_host.values())
     if tool in ("p2pBandwidthLatencyTest", "nvbandwidth"):
         for host, count in ranks_by_host.items():
@@ -77,14 +77,14 @@ def _format_mpirun_slots(ranks_by_host: Mapping[str, int]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class LinkTestSetup:
-    """Setup of a link measurement.
+    """Everything that a link measurement needs to start its processes.
 
     Attributes:
-        launcher: launcher of the steps.
-        composition: hosts and devices.
-        directory: working directory that only the measurement uses.
-        marker: marker of its processes.
-        log: log of their output.
+        launcher: launcher that starts the steps.
+        composition: hosts and devices whose links are measured.
+        directory: working directory used only by the measurement.
+        marker: value that identifies the processes of the measurement.
+        log: file for the output of the processes.
     """
 
     launcher: Launcher
@@ -97,7 +97,7 @@ class LinkTestSetup:
 def run_external_tools(
     setup: LinkTestSetup, settings: LinkMeasurement, largest_bytes: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Run the external tools. Return their readings by tool and invocation, and one problem per failure."""
+    """Run the configured external tools. Return their readings by tool and invocation, and one message per failure."""
     ranks_by_host = {host.name: len(host.devices) for host in setup.composition.hosts if host.devices}
     log, limits = setup.log, StepLimits(2 * settings.budget_s)
     readings: dict[str, Any] = {}
@@ -131,7 +131,7 @@ def run_external_tools(
 def _read_tool_log(
     tool: str, log: Path, ranks_by_host: Mapping[str, int], *, is_complete: bool
 ) -> tuple[dict[str, Any], str]:
-    """Read the log of a tool. Return the reading as a document, and the reason if it is incomplete."""
+    """Parse the log of a tool. Return the reading as a dict, and the reason if it is incomplete."""
     context = RunContext(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host), ended_normally=is_complete)
     reading = read_log(_PARSERS[tool], Log(log), context)
     if is_complete:

@@ -31,17 +31,17 @@ from campaign.workloads.protocol import Step, StepEnd
 
 TORCH = "torch"
 _OPERATION_TIMEOUT_S = 30.0
-"""Time beyond the budget for which a rank waits for its turn."""
+"""Time in seconds, beyond the time budget, for which a rank waits for its turn."""
 _MAX_TRIES = 3
 _START_TIMEOUT_S = 120.0
-"""Time limit for loading torch, e.g. from a busy shared file system."""
+"""Time limit in seconds for loading torch, e.g. from a busy shared file system."""
 
 
 def measure_links(setup: LinkTestSetup, runs_on: AcceleratorKind, settings: LinkMeasurement) -> dict[str, Any]:
-    """Measure the links between all devices of the composition, and return a `LinksDocument` as a dict.
+    """Measure the links between all devices of a composition, and return a `LinksDocument` as a dict.
 
-    The document lists failures of the measurement as problems. Raises LaunchError if nothing could be started. The directory of the
-    setup is empty afterwards, and output is appended to its log.
+    Failures of the measurement are listed as problems in the document. Raises LaunchError if nothing could be started.
+    Afterwards the directory of the setup is empty. Output of the processes is appended to the log of the setup.
     """
     started_s = time.monotonic()
     devices = describe_devices(setup.composition)
@@ -68,7 +68,7 @@ def measure_links(setup: LinkTestSetup, runs_on: AcceleratorKind, settings: Link
 
 
 def describe_devices(composition: Composition) -> list[MeasuredDevice]:
-    """Describe the devices of a composition in the order of their ranks."""
+    """Describe the devices of a composition for a links document, in rank order."""
     return [
         MeasuredDevice(
             name=f"{host}.{device.kind}{index}",
@@ -86,7 +86,7 @@ def describe_devices(composition: Composition) -> list[MeasuredDevice]:
 def _measure_with_ranks(
     spec: LinkSpec, devices: Sequence[MeasuredDevice], setup: LinkTestSetup, tries: int = _MAX_TRIES
 ) -> tuple[tuple[RankLinks | None, ...], list[str]]:
-    """Measure links with one rank per device, and return the results by rank and the problems."""
+    """Measure links with one process (rank) per device. Return the result of each rank and the problems."""
     out = setup.directory / TORCH
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -119,7 +119,7 @@ def _measure_with_ranks(
 def _describe_failures(
     step_end: StepEnd, ranks: Sequence[RankLinks | None], devices: Sequence[MeasuredDevice], limit_s: float
 ) -> list[str]:
-    """Describe a timeout of the measurement, or the ranks that failed or wrote no result."""
+    """Describe a timeout of the measurement, or else the ranks that failed or wrote no result, one message each."""
     if step_end.timed_out:
         return [f"the measurement was stopped after {limit_s:g} s, and its results were discarded"]
     messages = []
@@ -145,9 +145,9 @@ MeasurementTime = Literal["before", "after"]
 
 
 def list_measurement_times(campaign: Campaign) -> tuple[MeasurementTime, ...]:
-    """Return when a campaign measures links: before its runs, after them, both, or never.
+    """Determine when a campaign measures links: before its runs, after them, both, or never (an empty tuple).
 
-    By default, links are measured before the runs if a workload needs PyTorch, which is then installed.
+    By default, links are measured before the runs if a workload needs PyTorch, because PyTorch is then installed.
     """
     if campaign.protocol.links.when is not None:
         return campaign.protocol.links.when
@@ -156,7 +156,7 @@ def list_measurement_times(campaign: Campaign) -> tuple[MeasurementTime, ...]:
 
 @dataclass(frozen=True)
 class LinkStage:
-    """Link measurement of one use of a lease. `use` is the id of the use."""
+    """Measurement of the links of a lease during one period of its use. `use` is the id of that period."""
 
     campaign: Campaign
     results: Results
@@ -168,7 +168,7 @@ class LinkStage:
     def ensure_measured(
         self, launcher: Launcher, when: MeasurementTime, directory: Path, marker: str
     ) -> tuple[str, tuple[str, ...]]:
-        """Measure the links unless an earlier driver of this use has. Return the document's hash and the flags for records.
+        """Measure the links, unless an earlier driver of this use did. Return the document's hash and flags for records.
 
         Raises LaunchError if nothing could be started.
         """
@@ -185,7 +185,7 @@ class LinkStage:
         return name, flag_slow_links(self.store.read_shared_document(name), system.links, scale, tolerance_pct)
 
     def _measure(self, launcher: Launcher, when: MeasurementTime, directory: Path, marker: str) -> dict[str, Any]:
-        """Measure the links, store the shared document, and return the entry of this use."""
+        """Measure the links, store the document that records share, and return the entry that refers to it for this use."""
         devices = [device.model for host in self.composition.hosts for device in host.devices if device.can_compute]
         runs_on = self.campaign.find_device_model(devices[0]).runs_on if devices else "cpu"
         log = self.results.logs / self.lease / f"links.{when}.log"
@@ -197,7 +197,7 @@ class LinkStage:
 
 
 def read_link_measurements(results: Path, store: RecordStore) -> list[dict[str, Any]]:
-    """Read all link measurements of a results directory in order of file names, with fitted models."""
+    """Read all link measurements of a results directory, sorted by file name, and add fitted models to them."""
     # Imported late, so that planning and driving do not load scipy.
     from campaign.observe.links.alpha_beta_model import add_models
 

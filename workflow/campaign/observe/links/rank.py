@@ -24,7 +24,7 @@ _ERROR_CHARACTERS = 500
 
 
 def main() -> NoReturn:
-    """Run this process as one rank and end it."""
+    """Run this process as one rank of the link measurement, and exit with its exit code."""
     run_rank_process(_run)
 
 

@@ -25,20 +25,20 @@ from campaign.workloads.trainer.rank_device import bind_to_socket, choose_device
 from campaign.workloads.trainer.rank_interface import RankEnvironment
 
 _BUFFERS_PER_SIZE = 3
-"""Maximum number of buffers of one size that a rank holds."""
+"""Maximum number of buffers of one message size that a rank holds at once."""
 PairSchedule = Callable[[range, int], Iterable[tuple[int, ...]]]
 _INITIAL_TIME_RATIO = 2.0
 """Assumed ratio of the time for one size to the time of its one-way messages, before the first size is measured."""
 _MAX_SIZE_RATIO = 16
-"""Maximum ratio of one size to the size before it."""
+"""Maximum ratio of a message size to the preceding one."""
 _NUMBER_BYTES = 4
 
 
 def build_size_ladder(sizes_bytes: Sequence[int]) -> Iterator[tuple[int, bool]]:
-    """Yield ascending sizes as (bytes, whether the size is measured).
+    """Yield message sizes in ascending order as pairs (bytes, whether the size is measured).
 
-    Auxiliary sizes are only sent once and not measured. With them, each size is at most 16 times the size before it, so that the
-    first message over a slow link never takes minutes.
+    Sizes that are not measured are auxiliary: a message of such a size is sent only once. They ensure that each size is at most
+    16 times the preceding one, so that the first message over a slow link never takes minutes.
     """
     previous_size = None
     for size in sorted(set(sizes_bytes)):
@@ -52,22 +52,22 @@ def build_size_ladder(sizes_bytes: Sequence[int]) -> Iterator[tuple[int, bool]]:
 
 @dataclass
 class PassForecast:
-    """Forecast of the duration of a pass over all pairs by message size.
+    """Forecast of how long a pass over all pairs of devices takes, by message size.
 
-    The duration is linear in the size, as a sum of latency + size / bandwidth (Hockney 1994).
+    The duration is linear in the size, because each message takes latency + size / bandwidth (Hockney 1994).
     """
 
     passes: list[tuple[int, float]] = field(default_factory=list)
 
     def add_pass(self, size_bytes: int, pass_s: float) -> None:
-        """Add the duration of a measured pass. Sizes must ascend."""
+        """Add the duration (seconds) of a measured pass. Passes must be added in ascending order of size."""
         self.passes.append((size_bytes, pass_s))
 
     def predict_pass_s(self, size_bytes: int) -> float:
-        """Return the expected duration (seconds) of a pass with a larger size, or 0 before the first pass.
+        """Predict the duration (seconds) of a pass with a larger message size. The result is 0 before the first pass.
 
-        The duration is extrapolated from the last two sizes. It is never less than the last duration, because noise can make the
-        line fall if latency dominates.
+        The duration is extrapolated from the last two sizes. The result is never less than the last duration, because noise can
+        give the line a negative slope if latency dominates.
         """
         if not self.passes:
             return 0.0
@@ -80,9 +80,9 @@ class PassForecast:
 
 
 class RankMeasurement:
-    """Measurement of one rank.
+    """Link measurement by one rank.
 
-    `run` measures. `build_result` returns the measurements, even after an error. `leave_group` must be called at the end.
+    `run` takes the measurements, and `build_result` returns them, even after an error. `leave_group` must be called at the end.
     """
 
     def __init__(self, spec: LinkSpec, place: RankEnvironment) -> None:
@@ -101,7 +101,7 @@ class RankMeasurement:
         self._stopped = False
 
     def run(self) -> None:
-        """Measure everything. Exceptions of torch are not caught."""
+        """Measure all links of this rank's device within the time budget. Exceptions of torch are not caught."""
         torch.set_num_threads(1)
         self.device = choose_device(self.spec.device, self.place.local_rank)
         bind_to_socket(self.device)  # The ranks of runs are bound in the same way.
@@ -120,7 +120,7 @@ class RankMeasurement:
                 self._leave_out(size, f"stopped at the time limit of the stage ({self.spec.budget_s:g} s)", counts)
 
     def build_result(self, error: str = "") -> RankLinks:
-        """Return the measurements of this rank, with an error if it failed."""
+        """Build the result of this rank from its measurements so far, with an error message if the measurement failed."""
         to_device, from_device = self._copies or (None, None)
         return RankLinks(
             rank=self.place.rank,
@@ -141,13 +141,13 @@ class RankMeasurement:
         )
 
     def leave_group(self) -> None:
-        """Leave the process group of all ranks."""
+        """Leave the process group that connects all ranks."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
     @property
     def _gpus(self) -> Any:
-        """Module of torch for the kind of device; None on a CPU."""
+        """Module of torch for this kind of device, such as `torch.cuda`, or None for CPUs."""
         return None if self.device.type == "cpu" else get_device_module(self.device.type)
 
     def _join_group(self) -> None:
@@ -161,25 +161,25 @@ class RankMeasurement:
             )
 
     def _share_decision(self, decision: bool) -> bool:
-        """Wait for all ranks, and return the decision of rank 0."""
+        """Wait for all ranks, and return the decision of rank 0 on every rank."""
         flag = torch.tensor([int(decision and self.place.rank == 0)])
         dist.all_reduce(flag)
         return bool(flag.item())
 
     def _wait_for_turn(self, may_stop: bool) -> bool:
-        """Wait for all ranks, and return False if rank 0 stops because the time ran out."""
+        """Wait for all ranks before a turn. Return False if rank 0 stops the measurement because the time has run out."""
         return self._share_decision(not may_stop or self._remaining_s() > 0)
 
     def _remaining_s(self) -> float:
         return self.spec.budget_s - (time.monotonic() - self._started_s)
 
     def _fits_in_time(self, size: int, is_measured: bool) -> bool:
-        """Return whether the forecast time of a size is within the remaining time."""
+        """Return whether a pass with this message size is expected to finish within the remaining time."""
         times = (self.spec.warmup + self.spec.repeats) * self._share if is_measured else 1.0
         return self._forecast.predict_pass_s(size) * times <= self._remaining_s()
 
     def _fits_in_memory(self, size: int) -> bool:
-        """Return whether all ranks have enough free memory."""
+        """Return whether all ranks have enough free memory for messages of this size (bytes)."""
         # Hosts whose devices are CPU processes may all be on one machine.
         is_shared = self._gpus is None
         free = (
@@ -192,7 +192,7 @@ class RankMeasurement:
         return not flag.item()
 
     def _leave_out(self, size: int, reason: str, counts: bool) -> None:
-        """Drop the measurements of a size, and list it as left out unless it is auxiliary."""
+        """Drop the measurements of a message size. If the size `counts`, list it as left out with the reason."""
         # All ranks stop between the same two pairs, when some have already measured this size with some peers.
         time_lists: list[list[Any]] = [self._unidirectional, self._bidirectional, self._allreduce]
         for times in time_lists:
@@ -201,7 +201,7 @@ class RankMeasurement:
             self._left_out.append(LeftOut(size_bytes=size, why=reason))
 
     def _probe_size(self, size: int) -> bool:
-        """Send one message of an auxiliary size per pair, to forecast the time of the next size."""
+        """Send one message of an auxiliary size between each pair, to improve the forecast for the next size."""
         buffer = self._exchange.create_buffer(size)
         started_s = time.monotonic()
         for peer, sends in self._iterate_turns(permutations, may_stop=True):
@@ -210,7 +210,10 @@ class RankMeasurement:
         return not self._stopped
 
     def _measure_size(self, size: int, first: bool) -> bool:
-        """Measure one size, and return False if the time ran out. The first size is always measured, as it gives the latency."""
+        """Measure all links with one message size. Return False if the time ran out.
+
+        The first size is always measured, because latencies are derived from it.
+        """
         started_s = time.monotonic()
         exchange, send_buffer, receive_buffer = (
             self._exchange,
@@ -242,7 +245,10 @@ class RankMeasurement:
         sample: Callable[[int, bool], float],
         may_stop: bool,
     ) -> bool:
-        """Measure the times of every pair, and return False if the time ran out. The rank that begins stores the times."""
+        """Measure message times between all pairs in turn, and return False if the time ran out.
+
+        Of each pair, the rank that begins stores the times.
+        """
         for peer, begins in self._iterate_turns(pairs, may_stop):
             times = self._repeat_sample(partial(sample, peer, begins))
             if begins:
@@ -250,7 +256,7 @@ class RankMeasurement:
         return not self._stopped
 
     def _iterate_turns(self, pairs: PairSchedule, may_stop: bool) -> Iterator[tuple[int, bool]]:
-        """Yield this rank's peer per turn and whether it begins. `_stopped` is set if the time ran out."""
+        """Yield the peer of this rank in each turn, and whether this rank begins. Sets `_stopped` if the time ran out."""
         rank = self.place.rank
         for pair in pairs(range(self.place.world_size), 2):
             self._stopped = not self._wait_for_turn(may_stop)
@@ -260,7 +266,7 @@ class RankMeasurement:
                 yield sum(pair) - rank, rank == pair[0]
 
     def _measure_allreduce(self, buffer: torch.Tensor, first: bool) -> bool:
-        """Measure all-reduce operations of one size, and return False if the time ran out."""
+        """Time all-reduce operations of one size over all ranks, and return False if the time ran out."""
         times = []
         for _ in range(self.spec.warmup + self.spec.repeats):
             if not self._wait_for_turn(may_stop=not first):
@@ -273,7 +279,7 @@ class RankMeasurement:
         return True
 
     def _check_allreduce(self) -> None:
-        """Run a first all-reduce, which creates the communicator, and raise RuntimeError if its sum is wrong."""
+        """Run a first all-reduce, which creates the communicator. Raises RuntimeError if the sum is wrong."""
         ones = torch.ones(2, device=self.device)
         dist.all_reduce(ones)
         if wrong_sums := [value for value in ones.tolist() if value != self.place.world_size]:
@@ -283,7 +289,7 @@ class RankMeasurement:
         return tuple([sample() for _ in range(self.spec.warmup + self.spec.repeats)][self.spec.warmup :])
 
     def _measure_host_device(self) -> None:
-        """Measure copies between host and device, one device at a time, because devices of a host share the path to memory."""
+        """Time copies between host and device, one device at a time, because devices of a host share the path to memory."""
         max_bytes = MAX_COPY_BYTES_ON_CPU if self._gpus is None else MAX_COPY_BYTES
         size = min(max_bytes, self.spec.sizes_bytes[-1])
         for rank in range(self.place.world_size):
@@ -294,7 +300,7 @@ class RankMeasurement:
                 self._copies = [CollectiveTimes(size_bytes=size, times_s=tuple(times)) for times in copy_times]
 
     def _list_reachable_peers(self) -> dict[int, bool]:
-        """Return whether this device can access the memory of each peer on the same host, by rank."""
+        """Check for each peer on the same host whether this device can access its memory. The result is by rank."""
         gpus = self._gpus
         if gpus is None or gpus.device_count() == 1:
             return {}

@@ -32,21 +32,21 @@ _EMULATED_REFERENCE = "emulated {kind} links"
 
 
 _SlowLink = tuple[float, str]
-"""One slow link: its negative relative shortfall, so that the worst link sorts first, and a message."""
+"""One slow link as a pair: its negative relative shortfall, so that the worst link sorts first, and a message."""
 
 
 def flag_slow_links(
     document: Mapping[str, Any], links: Links, scale: float | None, tolerance_pct: float
 ) -> tuple[str, ...]:
-    """Return the flags for records that were measured over slow links: the three worst links, and the number of others.
+    """Return flags for records that were measured over slow links: the three worst links, and the number of other ones.
 
-    Links of CPU processes are only checked if they are emulated. Each shaped kind is then compared with its rate. Other paths are
-    the memory of this machine.
+    Links between CPU processes are only checked if they are emulated. Then each kind of link whose rate is limited is compared
+    with that rate. All other paths are just the memory of this machine.
 
     Args:
-        document: links/1 document.
+        document: links/1 document with the measured links.
         links: links of the system file.
-        scale: scale of emulated links; None for real links.
+        scale: factor by which the rates of emulated links are scaled; None for real links.
         tolerance_pct: tolerated shortfall in percent.
     """
     expected_rates = _compute_expected_rates(links, scale, document["runs_on"])
@@ -66,7 +66,7 @@ def flag_slow_links(
 
 
 def _compute_expected_rates(links: Links, scale: float | None, runs_on: str) -> dict[str, float]:
-    """Return the expected rate (GB/s) of each kind of path that the system file specifies."""
+    """Compute the expected rate (GB/s) of each kind of path whose links have a rate in the system file."""
     if runs_on == "cpu" and scale is None:
         return {}
     rates_by_link = {
@@ -86,7 +86,7 @@ def _compute_expected_rates(links: Links, scale: float | None, runs_on: str) -> 
 
 
 def _iterate_pairs(document: Mapping[str, Any], matrix: str) -> Iterator[tuple[int, int, str, float]]:
-    """Yield (from, to, kind, value) of every measured pair."""
+    """Yield (from, to, kind of path, value) for each measured pair in one of the document's matrices."""
     matrices = document.get("matrices")
     for sender, row in enumerate(matrices[matrix] if matrices else ()):
         for receiver, value in enumerate(row):
@@ -97,7 +97,7 @@ def _iterate_pairs(document: Mapping[str, Any], matrix: str) -> Iterator[tuple[i
 def _find_slow_pairs(
     document: Mapping[str, Any], expected_rates: Mapping[str, float], min_share: float
 ) -> Iterator[_SlowLink]:
-    """Yield the pairs that are slower than this share of the expected rate."""
+    """Yield the pairs of devices whose bandwidth is below a minimum share of the expected rate."""
     for kind, rates_by_pair in _compute_pair_bandwidths(document).items():
         rates_by_name = {_format_pair(document, *pair): rate for pair, rate in rates_by_pair.items()}
         yield from _find_slow_links(kind, expected_rates, rates_by_name, min_share)
@@ -106,7 +106,7 @@ def _find_slow_pairs(
 def _find_slow_links(
     kind: str, expected_rates: Mapping[str, float], rates: Mapping[str, float], min_share: float
 ) -> Iterator[_SlowLink]:
-    """Yield the links of a kind that are slower than their rate in the system file, or than their median without such a rate."""
+    """Yield the links of one kind that are slower than the system file's rate, or than their median if it has no rate."""
     if kind not in expected_rates and len(rates) < _MIN_PEERS:
         return
     reference_rate, reference = (
@@ -122,7 +122,10 @@ def _find_slow_links(
 def _find_slow_kinds(
     document: Mapping[str, Any], expected_rates: Mapping[str, float], min_share: float
 ) -> Iterator[_SlowLink]:
-    """Yield the kinds of paths whose median is slow. On a busy machine, single emulated links may only look slow."""
+    """Yield the kinds of paths whose median bandwidth is too low.
+
+    Single links are not judged, because on a busy machine an emulated link may look slow without being slow.
+    """
     for kind, rates_by_pair in _compute_pair_bandwidths(document).items():
         rate = median(rates_by_pair.values())
         if kind in expected_rates and rate < expected_rates[kind] * min_share:
@@ -133,7 +136,10 @@ def _find_slow_kinds(
 
 
 def _compute_pair_bandwidths(document: Mapping[str, Any]) -> dict[str, dict[tuple[int, int], float]]:
-    """Return the bandwidth (GB/s) by kind and pair, without the time of an empty message, if the size suffices."""
+    """Compute bandwidths (GB/s) by kind of path and pair, after subtracting the time of an empty message.
+
+    Pairs whose time is mostly latency are left out. The result is empty if the largest measured size is too small.
+    """
     if (document["matrix_size_bytes"] or 0) < MIN_BANDWIDTH_BYTES:
         return {}
     latency_us = {(sender, receiver): value for sender, receiver, _, value in _iterate_pairs(document, "latency_us")}
@@ -150,7 +156,7 @@ def _compute_pair_bandwidths(document: Mapping[str, Any]) -> dict[str, dict[tupl
 def _find_slow_host_copies(
     document: Mapping[str, Any], expected_rates: Mapping[str, float], min_share: float
 ) -> Iterator[_SlowLink]:
-    """Yield the slow copies between a host and its devices."""
+    """Yield the hosts and devices between which copies are slower than expected."""
     copies = document.get("host_device")
     if not copies:
         return
@@ -183,7 +189,7 @@ def _find_high_latencies(document: Mapping[str, Any]) -> Iterator[_SlowLink]:
 
 
 def _describe_slow_link(ends: str, rate: float, kind: str, expected_rate: float, reference: str) -> _SlowLink:
-    """Describe a slow link by its rate and the expected rate (GB/s)."""
+    """Build the entry of a slow link from its rate and the expected rate (GB/s)."""
     shortfall = 1 - rate / expected_rate
     text = f"{ends}: {rate:.3g} GB/s, {100 * shortfall:.0f} % below the {expected_rate:.3g} GB/s of {reference.format(kind=kind)}"
     return -shortfall, text

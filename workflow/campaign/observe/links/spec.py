@@ -14,11 +14,11 @@ from campaign.spec.fields import ClosedModel
 from campaign.workloads.trainer.rank_interface import result_path
 
 _NUMBER_BYTES = 4
-"""Size of an fp32 number."""
+"""Size of an fp32 number in bytes."""
 
 
 class LinkSpec(ClosedModel):
-    """Specification of one link measurement. `hosts` has the host of each rank."""
+    """Specification of one link measurement. `hosts` lists the host of each rank."""
 
     hosts: tuple[str, ...] = Field(min_length=1)
     sizes_bytes: tuple[int, ...] = Field(min_length=1)
@@ -35,30 +35,31 @@ class LinkSpec(ClosedModel):
 
 
 class CollectiveTimes(ClosedModel):
-    """Times of a collective over all ranks, by this rank's clock, one entry per repeat."""
+    """Times of one collective operation over all ranks by this rank's clock, one entry per repetition."""
 
     size_bytes: int = Field(gt=0)
     times_s: tuple[float, ...]
 
 
 class PairTimes(CollectiveTimes):
-    """Times of messages of one size with one peer."""
+    """Times of messages of one size between this rank and one peer."""
 
     peer: int = Field(ge=0)
 
 
 class LeftOut(ClosedModel):
-    """Size that was measured for no pair, with the reason."""
+    """Message size that was not measured for any pair, with the reason."""
 
     size_bytes: int
     why: str
 
 
 class RankLinks(ClosedModel):
-    """Measurements of one rank. Those that its kind of device does not support are absent.
+    """Measurements of one rank. Measurements that its kind of device does not support are absent.
 
-    latency: half of the ping-pongs that this rank began; unidirectional: messages that it sent, timed until the receiver confirmed
-    their arrival; bidirectional: messages in both directions at once, timed by the lower rank until both had arrived.
+    latency: half of the round-trip times of the ping-pongs that this rank began; unidirectional: messages that it sent, timed
+    until the receiver confirmed their arrival; bidirectional: messages in both directions at once, timed by the lower rank
+    until both had arrived.
     """
 
     schema_version: Literal["links-rank/1"] = "links-rank/1"
@@ -82,7 +83,7 @@ class RankLinks(ClosedModel):
 
 
 def read_spec(path: Path) -> LinkSpec:
-    """Read a specification. Raises ConfigError if it cannot be read or is invalid."""
+    """Read the specification of a link measurement from a file. Raises ConfigError if it is unreadable or invalid."""
     try:
         return LinkSpec.model_validate_json(read_bytes(path))
     except OSError as error:
@@ -92,12 +93,15 @@ def read_spec(path: Path) -> LinkSpec:
 
 
 def write_links(out: Path, links: RankLinks) -> None:
-    """Write the result of a rank."""
+    """Write the measurements of one rank to its result file in the directory `out`."""
     write_once(result_path(out, links.rank), links.model_dump_json(exclude_none=True).encode() + b"\n")
 
 
 def read_links(out: Path, world_size: int) -> tuple[RankLinks | None, ...]:
-    """Read the results of all ranks. The entry of a rank without a result is None. Raises RecordError for a damaged file."""
+    """Read the results of all ranks in rank order, with None for a rank without a result.
+
+    Raises RecordError if a file is damaged.
+    """
     results: list[RankLinks | None] = []
     for rank in range(world_size):
         path = result_path(out, rank)

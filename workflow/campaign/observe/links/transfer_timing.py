@@ -19,14 +19,14 @@ import torch.distributed as dist
 from campaign.workloads.trainer.rank_device import get_device_module
 
 PING_PONGS = 10
-"""Number of ping-pongs in one latency sample."""
+"""Number of ping-pongs per latency sample."""
 MAX_COPY_BYTES = 2**28
 MAX_COPY_BYTES_ON_CPU = 2**26
 """Maximum size of a copy within main memory. It exceeds all caches, so larger copies give no further information."""
 
 
 class MessageTimer:
-    """Timer of messages between this rank and one other rank at a time."""
+    """Timer for messages between this rank and one other rank at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -34,7 +34,7 @@ class MessageTimer:
         self._answer = torch.zeros(1, device=device)
 
     def create_buffer(self, size_bytes: int) -> torch.Tensor:
-        """Create a buffer of zeros, whose sums stay zero."""
+        """Create a buffer of zeros on the device. Zeros stay zero in repeated all-reduce sums."""
         return torch.zeros(size_bytes // 4, device=self.device)
 
     def synchronize(self) -> None:
@@ -42,7 +42,7 @@ class MessageTimer:
             get_device_module(self.device.type).synchronize(self.device)
 
     def time_ping_pong(self, buffer: torch.Tensor, peer: int, begins: bool) -> float:
-        """Return the one-way latency in seconds: the median of several round trips, or their mean on a GPU."""
+        """Return the one-way latency in seconds: half the median of several round trips, or half their mean on a GPU."""
         self.synchronize()
         trips_s = []
         started_s = before_s = time.perf_counter()
@@ -61,7 +61,7 @@ class MessageTimer:
         return (median(trips_s) if self.device.type == "cpu" else mean_trip_s) / 2
 
     def time_one_way(self, buffer: torch.Tensor, peer: int, sends: bool) -> float:
-        """Return the seconds until the receiver's acknowledgement. The result is only meaningful at the sender."""
+        """Send or receive a message, and return the seconds until it was acknowledged (meaningful only at the sender)."""
         self.synchronize()
         started_s = time.perf_counter()
         if sends:
@@ -76,7 +76,7 @@ class MessageTimer:
     def time_both_ways(
         self, send_buffer: torch.Tensor, receive_buffer: torch.Tensor, peer: int, _: bool = True
     ) -> float:
-        """Return the seconds until both ranks have received each other's buffer completely."""
+        """Exchange buffers with a peer, and return the seconds until both ranks have received the other's buffer completely."""
         self.synchronize()
         started_s = time.perf_counter()
         self._exchange_buffers(send_buffer, receive_buffer, peer)
@@ -102,9 +102,9 @@ def _run_operations(*operations: dist.P2POp) -> None:
 
 
 def time_copies(device: torch.device, size_bytes: int, warmup: int, repeats: int) -> tuple[list[float], list[float]]:
-    """Return the seconds of copies to and from the device.
+    """Time repeated copies to a device and from it. Return both lists of durations in seconds.
 
-    Host memory is pinned. A CPU process copies within main memory.
+    Host memory is pinned. If the device is a CPU, copies are made within main memory.
     """
     host = torch.zeros(size_bytes // 4, pin_memory=device.type != "cpu")
     device_buffer = torch.zeros(size_bytes // 4, device=device)

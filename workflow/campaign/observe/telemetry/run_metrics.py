@@ -64,21 +64,21 @@ _NETWORK_RATE_METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class UsedDeviceNames:
-    """Names of the devices of a run on a sampler's host.
+    """Names of the devices that a run used on the host of one sampler.
 
     Attributes:
-        host_names: names that the host gives to the devices; None for a device without a name.
-        reported_uuids: UUIDs that ranks report, one per device; empty if none are reported.
+        host_names: names of the devices according to the host; None for a device without a name.
+        reported_uuids: UUIDs reported by the ranks, one per device; empty if none are reported.
     """
 
     host_names: tuple[str | None, ...] = ()
     reported_uuids: tuple[str, ...] = ()
 
     def match_names(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of the used devices among the parts of a host, or () if they are unknown.
+        """Return the names by which the used devices appear among the parts of a host, or an empty tuple if unknown.
 
-        For NVIDIA devices, the UUIDs that ranks report take precedence. For parts (MIG) they do not, because ranks may report the
-        whole device. For devices of other vendors they do not, because torch's UUIDs differ from those of the vendors' tools.
+        For whole NVIDIA devices, the UUIDs reported by ranks take precedence. They do not for parts (MIG), because ranks may
+        report the whole device, nor for devices of other vendors, because torch's UUIDs differ from those of the vendors' tools.
         """
         uuids = tuple(name for name in self.host_names if name and _UUID_PATTERN.fullmatch(name))
         has_parts = any(name.startswith("MIG-") for name in uuids)
@@ -88,14 +88,14 @@ class UsedDeviceNames:
 
 
 def parse_reported_uuids(ran_on: Sequence[str]) -> tuple[str | None, ...]:
-    """Return the UUID at the end of each rank's device description (`Record.ran_on`), or None without one."""
+    """Extract the UUID at the end of each rank's device description (`Record.ran_on`), or None if there is none."""
     words = (description.rpartition(" ")[2] for description in ran_on)
     return tuple(word if _UUID_PATTERN.fullmatch(word) else None for word in words)
 
 
 @dataclass(frozen=True)
 class _SampledDevice:
-    """Device and the samples that contain it."""
+    """Device of a host, together with the samples of that host."""
 
     samples: HostSamples
     part: str
@@ -110,12 +110,12 @@ class _SampledDevice:
 def summarize_run(
     hosts: Sequence[HostSamples], window: TimeWindow, used_names: Mapping[str, UsedDeviceNames], samples: float | None
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Compute the metrics and flags of a run from its samples.
+    """Compute the metrics and flags of a run from the telemetry samples of its hosts.
 
     Args:
         hosts: samples of each host.
         window: window over which metrics are computed.
-        used_names: names of used devices by host name of the sampler.
+        used_names: names of the used devices by the host name of their sampler.
         samples: number of training samples that the run processed in the window.
     """
     devices, problems = find_used_devices(hosts, used_names)
@@ -145,7 +145,7 @@ def summarize_run(
 
 
 def _describe_sparse_samples(device: _SampledDevice, window: TimeWindow) -> str:
-    """Describe the share of the window in which a device was sampled, or return '' if it suffices for metrics."""
+    """Describe how much of the window a device's samples cover. Returns an empty string if it is enough for metrics."""
     series = next(filter(None, map(device.find_series, ("power_w", "memory_used_mib", "utilisation_pct"))), None)
     interval_s = device.samples.interval_s
     if series is None or series.covers(window, interval_s) or device.find_series("lost"):
@@ -158,7 +158,7 @@ def _describe_sparse_samples(device: _SampledDevice, window: TimeWindow) -> str:
 
 
 def _describe_other_processes(device: _SampledDevice) -> Iterator[str]:
-    """Describe the processes that used a device before and during the run, and therefore do not belong to the run."""
+    """Describe processes that used a device both before and during the run, so that they cannot belong to the run."""
     for quantity, memory_mib in device.samples.earlier.get(device.part, {}).items():
         process_series = device.find_series(quantity) if quantity.startswith("process_") else None
         if process_series and len(process_series.times) > 1:  # A process of the previous run may still be ending.
@@ -169,10 +169,11 @@ def _describe_other_processes(device: _SampledDevice) -> Iterator[str]:
 def find_used_devices(
     hosts: Sequence[HostSamples], used_names: Mapping[str, UsedDeviceNames]
 ) -> tuple[list[_SampledDevice], list[str]]:
-    """Return the devices that the run used, and the reasons why some are unknown.
+    """Find the devices that a run used among the sampled ones. Return them, and the reasons why some are unknown.
 
-    If one device is unknown, none is used, because the values of another device could be mistaken for its values. Gauges that a
-    program publishes replace devices. Without names, a run that used as many devices as its host has must have used all of them.
+    If one device is unknown, none is returned, because the values of a different device could be mistaken for its values. If a
+    program publishes gauges, they replace the devices. If the names are unknown, a run with as many devices as its host has must
+    have used all of them.
     """
     gauges = {part: _SampledDevice(host, part) for host in reversed(hosts) for part in host.list_parts("gauge")}
     if gauges:
@@ -207,11 +208,11 @@ def find_used_devices(
 def find_unused_devices(
     hosts: Sequence[HostSamples], used_names: Mapping[str, UsedDeviceNames], run: TimeWindow
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return messages about devices that a run did not use, and flags about devices that computed nothing.
+    """Find idle devices of a run. Return messages about unused ones, and flags about ones that may have been used.
 
-    Neither kind of device was busy in any sample. A program that uses a device holds memory there, a hundred MiB for its context
-    alone. Without such memory, the device was unused. With it, the device may have been used, because copies need no kernels. For
-    devices without a name, any of the host's devices may be those of the run.
+    An idle device was not busy in any sample. A program that uses a device holds memory there, about a hundred MiB for its context
+    alone. If no memory was held, the device was unused. If it was, the device may have been used, because copies run no kernels.
+    If the names of the devices are unknown, any of the host's devices may belong to the run.
     """
     unused_messages: list[str] = []
     idle_flags: list[str] = []
@@ -231,7 +232,7 @@ def find_unused_devices(
 
 
 def _describe_idle_device(device: _SampledDevice, run: TimeWindow) -> tuple[str, bool] | None:
-    """Return a message about an idle device and whether a program may have used it, or None if the device was busy."""
+    """Describe a device that was idle in a run, and whether a program may have used it. Returns None if it was busy."""
     busy, memory = (device.find_covering_series(name, run) for name in ("utilisation_pct", "memory_used_mib"))
     samples = len(busy.restrict(run).times) if busy else 0
     if busy is None or samples < _MIN_SAMPLES or busy.find_peak(run) >= _MIN_BUSY_PCT:
@@ -244,14 +245,14 @@ def _describe_idle_device(device: _SampledDevice, run: TimeWindow) -> tuple[str,
 
 
 def _strip_prefixes(part: str) -> str:
-    """Return the UUID of a part in lower case without the prefixes `gpu:`, `GPU-` and `MIG-`."""
+    """Normalize the name of a device to its UUID: lower case, without the prefixes `gpu:`, `GPU-` and `MIG-`."""
     return part.partition(":")[2].lower().removeprefix("gpu-").removeprefix("mig-")
 
 
 def _compute_device_metrics(
     devices: Sequence[_SampledDevice], window: TimeWindow, samples: float | None
 ) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of all used devices over a window."""
+    """Yield name and value of each metric of the used devices over a window."""
     for quantity, names in _VALUE_METRICS.items():
         yield from _compute_mean_and_peak(
             (device.find_covering_series(quantity, window) for device in devices), window, *names
@@ -273,9 +274,9 @@ def _compute_device_metrics(
 
 
 def _list_if_complete(values: Iterable[T | None]) -> list[T]:
-    """Return all values, or an empty list if one is missing.
+    """Return all values as a list, or an empty list if one of them is None.
 
-    A mean over some devices would be mistaken for a mean over all.
+    A mean over only some devices would be mistaken for a mean over all devices.
     """
     items = list(values)
     present = [value for value in items if value is not None]
@@ -285,7 +286,7 @@ def _list_if_complete(values: Iterable[T | None]) -> list[T]:
 def _compute_mean_and_peak(
     series: Iterable[SampleSeries | None], window: TimeWindow, mean: str, peak: str
 ) -> Iterator[tuple[str, float]]:
-    """Yield the mean and the peak of several series under these names. An empty name yields no peak."""
+    """Yield the mean and the peak of several series as metrics of these names. If `peak` is empty, it is left out."""
     if complete_series := _list_if_complete(series):
         yield mean, sum(item.compute_mean(window) for item in complete_series) / len(complete_series)
         if peak:
@@ -295,7 +296,7 @@ def _compute_mean_and_peak(
 def _compute_rate_metrics(
     series: Sequence[SampleSeries | None], window: TimeWindow, name: str
 ) -> Iterator[tuple[str, float]]:
-    """Yield the mean and the peak rate (GB/s) of byte counters."""
+    """Yield the mean and the peak rate (GB/s) of byte counters over a window, as metrics."""
     rates = _list_if_complete(item.compute_growth_rate(window) if item else None for item in series)
     peak_rates = _list_if_complete(item.find_max_growth_rate(window) if item else None for item in series)
     if rates and peak_rates:
@@ -304,9 +305,9 @@ def _compute_rate_metrics(
 
 
 def _compute_clock_limit_shares(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
-    """Yield the shares of time in which clocks were limited, by cause.
+    """Yield the share of time in which device clocks were limited, one metric per cause.
 
-    The power limit is a normal cause under load. Heat and the board's protection are not. A user may also have set the clocks.
+    The power limit is a normal cause under load. Heat and the board's protection are not. The user may also have set the clocks.
     """
     kinds = {
         kind: _list_if_complete(device.find_covering_series(kind, window) for device in devices)
@@ -328,7 +329,7 @@ def _compute_clock_limit_shares(devices: Sequence[_SampledDevice], window: TimeW
 def _compute_pcie_link_metrics(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
     """Yield the PCIe generation and width of the slowest device.
 
-    The best value of each device counts, because idle links save power.
+    The best sampled value of each device counts, because links run slower when idle to save power.
     """
     for quantity in ("pcie_generation", "pcie_width"):
         if complete_series := _list_if_complete(device.find_covering_series(quantity, window) for device in devices):
@@ -336,14 +337,14 @@ def _compute_pcie_link_metrics(devices: Sequence[_SampledDevice], window: TimeWi
 
 
 def _compute_sampling_metrics(devices: Sequence[_SampledDevice]) -> Iterator[tuple[str, float]]:
-    """Yield the sampling interval and the cost of a sample."""
+    """Yield the interval at which devices were sampled, and the cost of taking a sample, as metrics."""
     if host_samples := [device.samples for device in devices if device.samples.look_s]:
         yield "telemetry_interval_s", max(item.interval_s for item in host_samples)
         yield "telemetry_look_s", max(item.look_s for item in host_samples)
 
 
 def _compute_device_energy_j(device: _SampledDevice, window: TimeWindow) -> float | None:
-    """Return the energy of a device over the window (J), from its energy counter if it has one, otherwise from its power."""
+    """Compute the energy (J) used by a device in the window, from its energy counter if it has one, else from its power."""
     counter, power = device.find_covering_series("energy_j", window), device.find_covering_series("power_w", window)
     if counter and (rate_w := counter.compute_growth_rate(window)) is not None:
         return rate_w * window.length_s
@@ -351,7 +352,7 @@ def _compute_device_energy_j(device: _SampledDevice, window: TimeWindow) -> floa
 
 
 def _compute_host_metrics(hosts: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of processors, memory, disks, networks and energy of the hosts, and of the samplers."""
+    """Yield the metrics of the hosts (processors, memory, disks, networks and energy) and of the samplers themselves."""
     machines = list({host.machine: host for host in reversed(hosts)}.values())
     networks = list({(host.machine, host.network): host for host in reversed(hosts)}.values())
     yield from _compute_processor_metrics(machines, window)
@@ -380,7 +381,7 @@ def _compute_host_metrics(hosts: Sequence[HostSamples], window: TimeWindow) -> I
 
 
 def _find_covering_series(host: HostSamples, part: str, quantity: str, window: TimeWindow) -> SampleSeries | None:
-    """Return the series of a quantity that was sampled from the window's start to its end, or None."""
+    """Return the series of a quantity if it was sampled from the start of the window to its end, else None."""
     series = host.find_series(part, quantity)
     return series if series and series.covers(window, host.interval_s) else None
 
@@ -388,13 +389,13 @@ def _find_covering_series(host: HostSamples, part: str, quantity: str, window: T
 def _sum_covering_series(
     host: HostSamples, kinds: Sequence[str], quantity: str, window: TimeWindow
 ) -> SampleSeries | None:
-    """Return the sum of a counter over all parts of these kinds, or None if it does not cover the window."""
+    """Sum a counter over all parts of the given kinds. Returns None if the samples do not cover the window."""
     total = sum_counters([series for part in host.list_parts(*kinds) if (series := host.find_series(part, quantity))])
     return total if total and total.covers(window, host.interval_s) else None
 
 
 def _compute_processor_metrics(machines: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
-    """Yield the utilisation of all processors and of the busiest socket, and the share taken by other guests."""
+    """Yield the utilisation of all processors and of the busiest socket, and the share of time taken by other guests."""
     host_shares = _list_if_complete(_compute_busy_share_pct(host, "host", "cpu_busy_s", window) for host in machines)
     if host_shares:
         peaks = [
@@ -415,7 +416,7 @@ def _compute_processor_metrics(machines: Sequence[HostSamples], window: TimeWind
 
 
 def _compute_busy_share_pct(host: HostSamples, part: str, quantity: str, window: TimeWindow) -> float | None:
-    """Return the share (percent) of all processor time that a quantity takes, or None if it is unknown."""
+    """Compute the percentage of all processor time that a quantity accounts for, or return None if it is unknown."""
     busy_series, all_series = (
         _find_covering_series(host, part, quantity, window),
         _find_covering_series(host, part, "cpu_all_s", window),
@@ -425,7 +426,7 @@ def _compute_busy_share_pct(host: HostSamples, part: str, quantity: str, window:
 
 
 def _compute_peak_busy_share_pct(host: HostSamples, window: TimeWindow) -> float | None:
-    """Return the largest busy share between two samples of the window (percent)."""
+    """Return the largest busy share (percent) of the processors between two successive samples in the window."""
     busy_seconds, all_seconds = (
         host.series["host", name].restrict(window).values for name in ("cpu_busy_s", "cpu_all_s")
     )

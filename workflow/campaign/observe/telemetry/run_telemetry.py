@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from campaign.workloads.launcher import Launcher
 
 GAUGES_VARIABLE = "CAMPAIGN_GAUGES"
-"""Environment variable with the directory in which programs publish their own values (`sources.program_gauges`)."""
+"""Environment variable for the directory in which programs publish their own values (`sources.program_gauges`)."""
 NO_SAMPLES_FLAG = (
     "telemetry: no samples in the window of {:.3g} s at an interval of {:g} s; measure for longer, or lower telemetry_s"
 )
 _START_TIMEOUT_S = 10.0
-"""Time after which samplers have started. A Slurm step on many hosts starts within seconds."""
+"""Time in seconds after which samplers must have started. A Slurm step on many hosts starts within seconds."""
 
 
 @dataclass(frozen=True)
 class TelemetrySummary:
-    """Telemetry of one run.
+    """Results of the telemetry of one run.
 
     Attributes:
         metrics: metrics by name.
         flags: flags for the record.
-        written: file of the samples; None if none was written.
+        written: file with the samples; None if none was written.
         unused: messages about unused devices (see `run_metrics.find_unused_devices`).
     """
 
@@ -58,14 +58,14 @@ class TelemetrySummary:
 
 
 class Telemetry:
-    """Samplers during all runs of a launcher.
+    """Telemetry of all runs of a launcher, as a context in which the samplers run.
 
     Args:
         launcher: launcher that starts the samplers.
         composition: composition of the runs.
         interval_s: sampling interval in seconds; None for no telemetry.
-        directory: directory for the files of samplers and gauges. All hosts see it. It is emptied at the start and removed at the
-            end.
+        directory: directory for the files of samplers and gauges, visible on all hosts. It is emptied at the start and removed at
+            the end.
     """
 
     def __init__(self, launcher: Launcher, composition: Composition, interval_s: float | None, directory: Path) -> None:
@@ -77,7 +77,7 @@ class Telemetry:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment variables of every step, for programs that publish their own values."""
+        """Environment variables that every step needs, so that programs can publish their own values."""
         return {} if self._interval_s is None else {GAUGES_VARIABLE: str(self._directory / "gauges")}
 
     def __enter__(self) -> Telemetry:
@@ -109,7 +109,7 @@ class Telemetry:
         devices: Mapping[str, int] | None = None,
         ran_on: Sequence[str] = (),
     ) -> TelemetrySummary:
-        """Write the samples of a run, and compute metrics over its steady window, or over the whole run. Nothing is raised.
+        """Write the samples of a run to a file, and compute metrics over its steady window or the whole run. Never raises.
 
         Args:
             started_s: start of the run, in Unix seconds.
@@ -117,8 +117,9 @@ class Telemetry:
             steady_window: start and end of the window in which steps were measured; None for a run without such a window.
             sample_count: number of training samples that the run processed in that window.
             out: path of the Parquet file (see `write_samples`).
-            devices: number of devices of each host that the run used; `{}` for none that a sampler can see; None for all.
-            ran_on: devices that ranks reported (`Record.ran_on`).
+            devices: number of devices that the run used, by host; `{}` if it used none that a sampler can see; None for all
+                devices.
+            ran_on: descriptions of devices as reported by ranks (`Record.ran_on`).
         """
         if self._interval_s is None:
             return TelemetrySummary()
@@ -146,14 +147,14 @@ class Telemetry:
         return TelemetrySummary(metrics, tuple(flags), samples_file, unused_device_messages)
 
     def _expects_samples(self, window: TimeWindow) -> bool:
-        """Return whether working samplers must have taken two samples in the window.
+        """Return whether at least two samples in the window are expected from working samplers.
 
-        The window must be long enough, and samplers must have started before it.
+        They are expected if the window is long enough and the samplers had time to start before it.
         """
         return window.length_s > 2 * (self._interval_s or 0.0) and window.start > self._started_s + _START_TIMEOUT_S
 
     def _collect_samples(self, first: float, last: float) -> tuple[list[HostSamples], list[str]]:
-        """Return the samples of the hosts, and the names of the hosts without samples. Each sample is returned once."""
+        """Return the samples of all hosts in a period, and the names of hosts without samples. No sample is returned twice."""
         host_samples, silent_hosts = [], []
         for host, file in self._files.items():
             file.read_new_lines()
@@ -165,9 +166,9 @@ class Telemetry:
         return host_samples, silent_hosts
 
     def _group_used_names(self, counts: Mapping[str, int] | None, ran_on: Sequence[str]) -> dict[str, UsedDeviceNames]:
-        """Return the names of used devices by sampler.
+        """Group the names of the used devices by the host name of their sampler.
 
-        Hosts without a separate sampler are emulated on the machine of the first sampler.
+        Hosts that have no sampler are emulated on the machine of the first sampler, and belong to it.
         """
         names: dict[str, list[str | None]] = {}
         uuids: dict[str, list[str | None]] = {}
@@ -191,9 +192,9 @@ class Telemetry:
 
 
 def _try_to_write_samples(out: Path, hosts: Sequence[HostSamples]) -> tuple[Path | None, str]:
-    """Write a run's samples. Return the path of the file and '', or None and the problem.
+    """Write a run's samples. Return the path of the file and an empty string, or None and a description of the problem.
 
-    All exceptions are caught, because the record of a finished run is more important than its samples.
+    All exceptions are caught, because the record of a finished run matters more than its samples.
     """
     try:
         return write_samples(out, hosts), ""
@@ -204,7 +205,7 @@ def _try_to_write_samples(out: Path, hosts: Sequence[HostSamples]) -> tuple[Path
 def write_samples(out: Path, hosts: Sequence[HostSamples]) -> Path:
     """Write the samples of a run atomically, and return the path of the file.
 
-    The format is Parquet. Without pyarrow, it is `.json.gz` with the same columns. Tables read both formats.
+    The format is Parquet or, if pyarrow is not installed, `.json.gz` with the same columns. Tables read both formats.
     """
     columns = build_columns(hosts)
     make_directory(out.parent)

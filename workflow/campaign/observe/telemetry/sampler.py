@@ -26,15 +26,17 @@ from campaign.observe.telemetry.sources.program_gauges import read_machine_id
 
 SCHEMA = "telemetry/1"
 MAX_CPU_SHARE = 0.006
-"""Maximum share of one core for reading samples. With all other work, sampling a host without devices takes less than 0.01."""
+"""Maximum share of one core for reading samples. Including all other work, sampling a host without devices takes less than
+0.01."""
 _REOPEN_INTERVAL_S = 1.0
-"""Interval for closing and reopening the file. Other hosts of a shared file system see the content of a closed file."""
+"""Interval (seconds) at which the file is closed and reopened. On a shared file system, other hosts see only what was written
+before a file was closed."""
 _MAX_WALL_SHARE = 0.5
-"""Maximum share of the interval for reading. Some calls wait, e.g. those for PCIe rates with older drivers."""
+"""Maximum share of the sampling interval that reading may take. Some calls wait, e.g. those for PCIe rates with older drivers."""
 
 
 class ProbeReader:
-    """Reader of all probes.
+    """Reader of all probes of a host. Probes that fail are no longer read.
 
     Args:
         probes: probes to read.
@@ -52,7 +54,7 @@ class ProbeReader:
         self._clock, self._cpu = clock, cpu
 
     def read_all(self) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, list[tuple[float, float]]]]]:
-        """Return the current values, and the times and values of earlier samples, both by part and quantity."""
+        """Read all probes. Return current values, and times and values of earlier samples, each by part and quantity."""
         current_values: dict[str, dict[str, float]] = {}
         earlier_samples: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for probe in tuple(self._probes):
@@ -64,13 +66,13 @@ class ProbeReader:
         return current_values, earlier_samples
 
     def read_frequent_probes(self, interval_s: float) -> None:
-        """Read the probes that must be read more often than the sampling interval."""
+        """Read those probes that must be read more often than once per sampling interval, so that they lose no counts."""
         for probe in tuple(self._probes):
             if hasattr(probe, "max_read_interval_s") and probe.max_read_interval_s() < interval_s:
                 self._read_probe(probe)
 
     def max_read_interval_s(self) -> float:
-        """Return the longest interval (seconds) between readings at which no probe loses counts."""
+        """Return the longest interval (seconds) between readings at which none of the probes loses counts."""
         intervals_s = (probe.max_read_interval_s() for probe in self._probes if hasattr(probe, "max_read_interval_s"))
         return min(intervals_s, default=math.inf)
 
@@ -96,7 +98,7 @@ class ProbeReader:
 
 
 def choose_interval(requested_s: float, cpu_s: float, wall_s: float, devices: int) -> float:
-    """Return the requested interval, or the shortest interval at which sampling stays within its share of processor time.
+    """Return the requested interval, or a longer one if sampling would otherwise exceed its share of processor time.
 
     Args:
         requested_s: requested interval in seconds.
@@ -108,7 +110,7 @@ def choose_interval(requested_s: float, cpu_s: float, wall_s: float, devices: in
 
 
 class SampleOutput:
-    """File to which lines are appended, each by one write call."""
+    """Output file of the sampler, to which each line is appended by a single write call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -117,9 +119,10 @@ class SampleOutput:
         self._descriptor = self._open()
 
     def write_line(self, document: dict[str, Any]) -> None:
-        """Append a document as one line.
+        """Append a document to the file as one line of JSON.
 
-        A line that cannot be written, e.g. because the disk is full, is left out. A torn line is terminated before the next line.
+        A line that cannot be written, e.g. because the disk is full, is dropped. An incomplete line is terminated before the next
+        one.
         """
         text = json.dumps(document, separators=(",", ":")).encode() + b"\n"
         if self._has_torn_line:
@@ -138,7 +141,7 @@ class SampleOutput:
 
 
 class ParentProcess:
-    """Process that started this one."""
+    """Parent process of this process, watched for its end."""
 
     def __init__(self) -> None:
         self._pid = os.getppid()
@@ -149,7 +152,7 @@ class ParentProcess:
             self._is_watched = True
 
     def wait_for_end(self, timeout_s: float) -> bool:
-        """Wait until the parent has ended or the timeout is over, and return whether the parent has ended."""
+        """Wait until the parent ends or the timeout (seconds) expires, and return whether the parent has ended."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             remaining_s = max(0.0, deadline_s - time.monotonic())
@@ -163,12 +166,12 @@ class ParentProcess:
 
 
 def compute_next_tick(started_s: float, interval_s: float, now_s: float) -> float:
-    """Return the next sampling time on the grid that begins at `started_s`. Missed times are skipped."""
+    """Return the next sampling time: `started_s` plus a multiple of the interval. Times already missed are skipped."""
     return started_s + (int((now_s - started_s) / interval_s) + 1) * interval_s
 
 
 def sample_until_parent_ends(host: str, options: SamplerOptions, path: Path) -> None:
-    """Sample the host until the parent process has ended."""
+    """Sample the host at regular intervals and write the samples to a file, until the parent process ends."""
     parent, output = ParentProcess(), SampleOutput(path)
     # The number of the network namespace distinguishes hosts that are emulated on the same machine.
     network = Path("/proc/self/ns/net").stat().st_ino

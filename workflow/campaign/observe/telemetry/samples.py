@@ -25,7 +25,7 @@ _MAX_GAP_SHARE, _MAX_GAP_S = 0.15, 1.5
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """Time window in Unix seconds, by the clock of the sampled host."""
+    """Time window from start to end, in Unix seconds by the clock of the sampled host."""
 
     start: float
     end: float
@@ -37,13 +37,13 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True)
 class SampleSeries:
-    """Values of one quantity of one part, at ascending times."""
+    """Time series of one quantity of one part of a host, with ascending times."""
 
     times: tuple[float, ...]
     values: tuple[float, ...]
 
     def interpolate(self, time: float) -> float:
-        """Return the value at a time, interpolated linearly."""
+        """Return the value of the series at a given time, interpolated linearly between samples."""
         times, values = self.times, self.values
         index = bisect_left(times, time)
         if index in (0, len(times)):
@@ -52,12 +52,12 @@ class SampleSeries:
         return values[index - 1] + share * (values[index] - values[index - 1])
 
     def restrict(self, window: TimeWindow) -> SampleSeries:
-        """Return the series of the samples in a window, including its edges."""
+        """Return the part of the series inside a window, including samples exactly at its edges."""
         part = slice(bisect_left(self.times, window.start), bisect_right(self.times, window.end))
         return SampleSeries(self.times[part], self.values[part])
 
     def integrate(self, window: TimeWindow) -> float:
-        """Return the integral over the window (value times seconds)."""
+        """Return the integral of the series over the window (unit of the value times seconds)."""
         inside = self.restrict(window)
         times = (window.start, *inside.times, window.end)
         values = (self.interpolate(window.start), *inside.values, self.interpolate(window.end))
@@ -69,14 +69,14 @@ class SampleSeries:
         return self.integrate(window) / window.length_s
 
     def find_peak(self, window: TimeWindow) -> float:
-        """Return the largest sample in the window."""
+        """Return the largest sampled value in the window."""
         return max(self.restrict(window).values)
 
     def covers(self, window: TimeWindow, interval_s: float) -> bool:
         """Return whether at least two samples cover the window from its start to its end.
 
-        Short gaps are allowed, because the last sample may not have been written yet and a sampler with many probes reads them in
-        turn. A lost part leaves a longer gap.
+        Short gaps are allowed, because the last sample may not have been written yet, and because a sampler with many probes reads
+        them one after another. A part that was lost leaves a longer gap.
         """
         inside = self.restrict(window).times
         if window.length_s <= 0 or len(inside) < 2:
@@ -87,7 +87,7 @@ class SampleSeries:
         return max(later - sooner for sooner, later in pairwise((window.start, *inside, window.end))) <= max_gap_s
 
     def compute_covered_share(self, window: TimeWindow, interval_s: float) -> float:
-        """Return the share of a window that its samples cover. Each sample covers at most the usual interval."""
+        """Return the share of a window that is covered by samples. Each sample covers at most the usual sampling interval."""
         inside = self.restrict(window).times
         if window.length_s <= 0 or not inside:
             return 0.0
@@ -99,9 +99,9 @@ class SampleSeries:
         return max(interval_s, median([later - sooner for sooner, later in pairwise(self.times)] or [0.0]))
 
     def compute_growth_rate(self, window: TimeWindow) -> float | None:
-        """Return the growth of a counter per second, over the part of the window between samples.
+        """Return the mean growth of a counter per second, over the part of the window that lies between samples.
 
-        The result is None if the counter decreased there (by a reset or a wrap), because the lost count is unknown.
+        The result is None if the counter decreased there (because of a reset or a wrap), since the lost count is unknown.
         """
         start, end = max(window.start, self.times[0]), min(window.end, self.times[-1])
         return (
@@ -111,7 +111,7 @@ class SampleSeries:
         )
 
     def find_max_growth_rate(self, window: TimeWindow) -> float | None:
-        """Return the largest growth per second between two samples in the window, or None if the counter decreased."""
+        """Return a counter's largest growth per second between two successive samples in the window, or None if it decreased."""
         inside = self.restrict(window)
         spans = zip(pairwise(inside.times), pairwise(inside.values), strict=True)
         rates = ((after - before) / (later - sooner) for (sooner, later), (before, after) in spans)
@@ -124,7 +124,7 @@ class SampleSeries:
 
 
 def sum_counters(parts: Sequence[SampleSeries]) -> SampleSeries | None:
-    """Return the sum of several counters at the times at which all were read, or None if there are no such times."""
+    """Add up several counters at all times at which every one was read. Returns None if there is no such time."""
     if not parts:
         return None
     values = [dict(zip(values_by_time.times, values_by_time.values, strict=True)) for values_by_time in parts]
@@ -140,7 +140,7 @@ def sum_counters(parts: Sequence[SampleSeries]) -> SampleSeries | None:
 
 _MIN_CLOCK_JUMP_S, _MAX_CLOCK_DRIFT = 0.05, 1e-3
 SeriesKey = tuple[str, str]
-"""Part and quantity."""
+"""Key of a series: part of the host and quantity."""
 
 
 class _Header(BaseModel):
@@ -156,10 +156,10 @@ class SampleTick(BaseModel):
     """One sample of a host.
 
     Attributes:
-        time: Unix seconds of the host's clock.
-        monotonic: seconds of its monotonic clock.
+        time: time of the sample in Unix seconds, by the host's clock.
+        monotonic: time of the sample in seconds, by the host's monotonic clock.
         read: current values by part and quantity.
-        sampled: times and values of the samples that the device driver has taken since the last sample.
+        sampled: times and values of samples that the device driver has taken since the previous one, by part and quantity.
     """
 
     time: float
@@ -175,13 +175,13 @@ class HostSamples:
     Attributes:
         host: name of the host.
         machine: identity of the machine, which emulated hosts share.
-        network: identity of the network namespace.
-        interval_s: sampling interval in force.
+        network: identity of the network namespace of the host.
+        interval_s: actual sampling interval in seconds.
         series: series by part and quantity.
-        jumped_s: amount by which the host's clock was set during the run.
-        look_s: processor time of one sample.
+        jumped_s: amount in seconds by which the host's clock was set during the run.
+        look_s: processor time of taking one sample, in seconds.
         problems: reasons why devices cannot be read.
-        earlier: last sample before the run.
+        earlier: last sample taken before the run.
     """
 
     host: str
@@ -199,12 +199,12 @@ class HostSamples:
         return self.series.get((part, quantity))
 
     def list_parts(self, *kinds: str) -> list[str]:
-        """Return the parts of the given kinds (`gpu`, `nic` ..) in their order."""
+        """List the parts of the host that have one of the given kinds (`gpu`, `nic` ..), in the order of the samples."""
         return list(dict.fromkeys(part for part, _ in self.series if part.partition(":")[0] in kinds))
 
 
 class SampleFile:
-    """File of one sampler, which may not exist yet. Samples are kept in memory until `drop_before`."""
+    """Output file of one sampler, which may not exist yet. Samples read from it stay in memory until `drop_before`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -213,7 +213,7 @@ class SampleFile:
         self._ticks: list[SampleTick] = []
 
     def read_new_lines(self) -> None:
-        """Read the lines that were completed since the last call. Torn and malformed lines are skipped."""
+        """Read the lines of the file that were completed since the last call. Malformed lines are skipped."""
         try:
             lines, self._offset = read_json_lines(self._path, self._offset)
         except OSError:
@@ -226,7 +226,7 @@ class SampleFile:
                     self._ticks.append(SampleTick.model_validate(line))
 
     def collect_samples(self, start: float, end: float) -> HostSamples | None:
-        """Return the samples between two Unix times of the host's clock, or None if the sampler has written nothing."""
+        """Return the samples taken between two Unix times of the host's clock, or None if the sampler has written nothing."""
         if self._header is None:
             return None
         series, jumped_s = build_series([tick for tick in self._ticks if start <= tick.time <= end])
@@ -234,15 +234,16 @@ class SampleFile:
         return HostSamples(**self._header.model_dump(), series=series, jumped_s=jumped_s, earlier=earlier)
 
     def drop_before(self, time: float) -> None:
-        """Drop the samples before a time, except the last one."""
+        """Drop the samples before a given time from memory, except for the last of them."""
         past_ticks = sum(tick.time <= time for tick in self._ticks)
         self._ticks = self._ticks[max(0, past_ticks - 1) :]
 
 
 def build_series(ticks: Sequence[SampleTick]) -> tuple[dict[SeriesKey, SampleSeries], float]:
-    """Build series by part and quantity. Return them with the seconds by which the clock was set, 0 if it was not.
+    """Convert samples to time series by part and quantity. Return them and the seconds by which the clock was set (or 0).
 
-    If the clock was set, times after the first sample follow the monotonic clock, and the device driver's samples are left out.
+    If the clock was set, times after the first sample are based on the monotonic clock, and samples taken by the device driver are
+    left out.
     """
     jumped_s = max((_compute_clock_jump_s(*pair) for pair in pairwise(ticks)), default=0.0)
     values_by_key: dict[SeriesKey, dict[float, float]] = {}
@@ -271,14 +272,14 @@ def build_series(ticks: Sequence[SampleTick]) -> tuple[dict[SeriesKey, SampleSer
 
 
 def _compute_clock_jump_s(earlier: SampleTick, later: SampleTick) -> float:
-    """Return the seconds by which the clock was set between two samples, or 0 if the difference is usual drift."""
+    """Return by how many seconds the clock was set between two samples, or 0 if the difference is only normal drift."""
     elapsed_s = later.monotonic - earlier.monotonic
     difference_s = abs(later.time - earlier.time - elapsed_s)
     return 0.0 if difference_s <= _MIN_CLOCK_JUMP_S + _MAX_CLOCK_DRIFT * abs(elapsed_s) else difference_s
 
 
 def build_columns(hosts: Iterable[HostSamples]) -> dict[str, list[Any]]:
-    """Build the columns of the stored long table: time (Unix seconds), host, part, quantity, value."""
+    """Build the columns of the table in which samples are stored: time (Unix seconds), host, part, quantity, value."""
     names = ("time", "host", "part", "quantity", "value")
     table = [
         (time, samples.host, *key, value)

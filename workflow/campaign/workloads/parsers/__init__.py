@@ -77,7 +77,7 @@ PARSERS: Mapping[str, str] = {
     "ior": "IOR: printed table or JSON",
     "dlio": "DLIO and MLPerf Storage: summary.json",
 }
-"""Logs that each parser reads, by name of the parser. The module of a parser has the same name."""
+"""Description of the logs that each parser reads, by the parser's name, which is also the name of its module."""
 
 _PARSERS_WITH_RATE = {
     *("tf_cnn_benchmarks", "horovod_synthetic", "nvidia_bert", "yolov5", "mlperf", "megatron", "dlio"),
@@ -92,7 +92,7 @@ PARSERS_WITHOUT_RATE = frozenset(PARSERS) - _PARSERS_WITH_RATE
 
 
 def _check_parser_name(name: str) -> str:
-    """Return the name unchanged. Raises ValueError if no parser has this name."""
+    """Return the name of a parser unchanged. Raises ValueError if there is no such parser."""
     if name not in PARSERS:
         raise ValueError(f"'{name}' is not a parser; {suggest_name(name, PARSERS)}")
     return name
@@ -112,29 +112,29 @@ _RANK_LABEL = re.compile(
 
 
 def has_timestamps(log: Log) -> bool:
-    """Return True if the first line of a log begins with a time of `kubectl logs --timestamps`."""
+    """Return True if a log has timestamps of `kubectl logs --timestamps`, judging by its first line."""
     return _TIMESTAMP.match(next(iter(log.read_lines()), "")) is not None
 
 
 def strip_line_prefix(line: str) -> str:
-    """Remove the prefix that a launcher adds to a line: the time of kubectl and the label of the rank."""
+    """Remove the prefix that launchers add to a line: kubectl's timestamp and the label of the rank."""
     if timestamp := _TIMESTAMP.match(line):
         line = line[timestamp.end() :]
     return line[label.end() :] if (label := _RANK_LABEL.match(line)) else line
 
 
 def load_format(name: str) -> LogFormat:
-    """Import the module of a parser by its name in PARSERS and return the log format that it defines."""
+    """Import the module of a built-in parser by its name in PARSERS, and return the log format that it defines."""
     log_format: LogFormat = import_module(f"{__name__}.{name}").FORMAT
     return log_format
 
 
 def read_log(name: str, log: Log, context: RunContext) -> LogReading:
-    """Read a log with a parser by its name in PARSERS, and return the reading of the one test that counts.
+    """Parse a log with a built-in parser (a name in PARSERS), and return the reading of the one test that counts.
 
-    That is the only test of the log, or the one that `context.test` selects. If a log has several tests and none is
-    selected, the reading is `invalid`: it lists the tests and has no numbers, because no test represents the
-    others. If all tests have the same numbers, the first one is returned.
+    That is the only test of the log, or the one that `context.test` selects. If a log has several tests and none is selected, the
+    reading is `invalid`: it lists the tests and has no numbers, because no single test represents the log. If all tests have the
+    same numbers, the first one is returned.
     """
     tests = read_tests(name, log, context)
     chosen_tests = select_tests(tests, context.test)
@@ -155,7 +155,7 @@ def read_log(name: str, log: Log, context: RunContext) -> LogReading:
 
 
 def select_tests(tests: Sequence[LogReading], test: int | Literal["last"] | None) -> Sequence[LogReading]:
-    """Select the test that counts: by its number from 1, or the last one.
+    """Select the one test of a log that counts, by its number from 1 or as the last one.
 
     Returns all tests if `test` is None, and none if the log has too few tests.
     """
@@ -165,13 +165,13 @@ def select_tests(tests: Sequence[LogReading], test: int | Literal["last"] | None
 
 
 def read_tests(name: str, log: Log, context: RunContext) -> list[LogReading]:
-    """Read a log with a parser by its name in PARSERS, and return one reading per test that the log holds.
+    """Parse a log with a built-in parser (a name in PARSERS), and return one reading for each test in the log.
 
-    A test that is both printed and written to a file is returned once.
+    A test that is present in both its printed and its file form is returned only once.
 
-    A last line without a line feed may be cut off. It counts if the program ended normally, if the line itself
-    shows that it is complete, or if no number is read from it, as from an end mark. Otherwise the line is left out,
-    and the last test has a flag or a problem that says so.
+    A last line without a line feed may be cut off. It is used if the program ended normally, if the line itself shows that it is
+    complete, or if no number is read from it (as from an end mark). Otherwise the line is left out, and the last test has a flag
+    or a problem that says so.
     """
     if problem := log.find_encoding_problem():
         return [LogReading("incomplete", problem)]
@@ -195,7 +195,7 @@ def read_tests(name: str, log: Log, context: RunContext) -> list[LogReading]:
 
 
 def _parse_tests(log_format: LogFormat, log: Log, context: RunContext, *, whole_lines: bool) -> list[LogReading]:
-    """Read the tests of a log in one pass, and merge tests that were both printed and written to a file.
+    """Parse all tests in a log in one pass, and merge those that are present in both printed and file form.
 
     Args:
         log_format: format of the parser.
@@ -227,12 +227,12 @@ def _parse_tests(log_format: LogFormat, log: Log, context: RunContext, *, whole_
 
 
 def have_equal_numbers(tests: Sequence[LogReading]) -> bool:
-    """Return True if all tests have the same numbers, for instance because a log contains another log twice."""
+    """Return True if all tests have the same numbers, for instance because one log was copied into another twice."""
     return all(test.has_equal_numbers(tests[0]) for test in tests)
 
 
 def describe_tests(tests: Sequence[LogReading]) -> str:
-    """Describe the tests of a log in a sentence, with the likely reason if one of them is incomplete."""
+    """Describe in a sentence which tests a log contains, with the likely reason if one of them is incomplete."""
     has_incomplete_test = any(test.status == "incomplete" for test in tests[:-1])
     explanation = (
         "; an incomplete test was cut off, or several processes ran at once because the program was built without MPI"
@@ -241,14 +241,14 @@ def describe_tests(tests: Sequence[LogReading]) -> str:
 
 
 def _format_test_list(tests: Sequence[LogReading]) -> str:
-    """Format the first tests of a log, with their numbers, as a list in parentheses."""
+    """Format summaries of the first few tests of a log, numbered, as a list in parentheses."""
     summaries = [f"{index}: {_summarize_test(test)}" for index, test in enumerate(tests[:_MAX_TESTS_LISTED], 1)]
     remainder = [f"and {len(tests) - _MAX_TESTS_LISTED} more"] if len(tests) > _MAX_TESTS_LISTED else []
     return f" ({', '.join([*summaries, *remainder])})"
 
 
 def _summarize_test(test: LogReading) -> str:
-    """Summarize a test in a few words: the name of its program, its first number, and its status if it is not `ok`."""
+    """Summarize a test in a few words: its program, its first number and, unless it is `ok`, its status."""
     numbers = {} if test.throughput_per_s is None else {"throughput_per_s": test.throughput_per_s}
     numbers |= test.metrics
     first_number = next((f"{name} {value:.5g}" for name, value in numbers.items()), "no number")

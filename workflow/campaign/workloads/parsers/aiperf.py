@@ -35,7 +35,7 @@ _SETTINGS = {
     "request_count": "requests",
     "requests": "requests",
 }
-"""Key of a configuration -> name of the setting."""
+"""Names of settings by the configuration keys that hold them."""
 
 
 class AiperfReader(LogReader):
@@ -46,14 +46,14 @@ class AiperfReader(LogReader):
         self.profile: dict[str, Any] | None = None
 
     def read_document(self, document: Any) -> None:
-        """Store a JSON document if it is a profile of AIPerf or GenAI-Perf."""
+        """Store a JSON document if it is an exported profile of AIPerf or GenAI-Perf."""
         if not isinstance(document, dict) or not {"request_throughput", "request_latency"} <= document.keys():
             return
         reader = self.select_reader(self.profile is not None)
         reader.profile, reader.from_file = document, True
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
-        """Add the latencies, rates, counts and settings of the profile, and return the rate of completed requests."""
+        """Add the profile's latencies, rates, counts and settings, and return the rate of completed requests (1/s)."""
         profile = self.profile
         if self.document_finder.has_incomplete_document:
             builder.mark_incomplete("the last profile was cut off")
@@ -73,10 +73,10 @@ class AiperfReader(LogReader):
 
 
 def _add_latency(statistics: Any, latency: str, builder: ReadingBuilder) -> None:
-    """Add the statistics of one latency to the metrics, in milliseconds.
+    """Add the statistics of one kind of latency to the metrics, converted to milliseconds.
 
     Args:
-        statistics: entry of the profile with its unit.
+        statistics: entry of the profile, which contains its unit.
         latency: name of the latency in the metrics, such as `ttft`.
         builder: builder of the reading.
     """
@@ -95,9 +95,9 @@ def _add_latency(statistics: Any, latency: str, builder: ReadingBuilder) -> None
 
 
 def _add_settings(config: Any, builder: ReadingBuilder) -> None:
-    """Add the settings of the load from the configuration of AIPerf or GenAI-Perf, at any depth.
+    """Add the settings of the load, found at any depth in the configuration of AIPerf or GenAI-Perf.
 
-    A setting that has two different values is left out.
+    A setting is left out if it occurs with different values.
     """
     values_by_setting: dict[str, set[float]] = {}
     parts = [config]
@@ -114,7 +114,7 @@ def _add_settings(config: Any, builder: ReadingBuilder) -> None:
 
 
 def _add_counts(profile: Mapping[str, Any], builder: ReadingBuilder) -> float | None:
-    """Add rates and counts of requests and tokens to the metrics, and return the rate of completed requests."""
+    """Add rates and counts of requests and tokens to the metrics, and return the rate of completed requests (1/s)."""
     names = ("request_throughput", "request_count", "benchmark_duration", "error_request_count")
     rate, completed_requests, duration_s, failed_requests = (_read_average(profile, name) for name in names)
     if failed_requests is None and isinstance(errors := profile.get("error_summary"), list):
@@ -144,7 +144,7 @@ def _add_counts(profile: Mapping[str, Any], builder: ReadingBuilder) -> float | 
 
 
 def _read_average(profile: Mapping[str, Any], name: str) -> float | None:
-    """Return the mean that a profile has for a quantity, or None."""
+    """Return the mean of a quantity in a profile, or None if the profile does not contain it."""
     statistics = profile.get(name)
     return parse_number(statistics.get("avg")) if isinstance(statistics, dict) else None
 

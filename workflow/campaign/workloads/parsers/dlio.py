@@ -32,7 +32,7 @@ _METRICS = {
 
 
 class DlioReader(LogReader):
-    """Reader of one summary of DLIO."""
+    """Reader of one summary file of DLIO."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class DlioReader(LogReader):
         self.metric: Mapping[str, Any] = {}
 
     def read_document(self, document: Any) -> None:
-        """Store a JSON document if it is a summary of DLIO."""
+        """Store a JSON document if it is a summary written by DLIO."""
         if not (
             isinstance(document, dict) and "num_accelerators" in document and isinstance(document.get("metric"), dict)
         ):
@@ -70,7 +70,7 @@ class DlioReader(LogReader):
         return rate
 
     def check_epochs(self, builder: ReadingBuilder, rate: float | None) -> None:
-        """Check the mean training rate against the rates of the epochs, and add the number of epochs and flags.
+        """Check the mean training rate against the rates of the single epochs, and add the number of epochs and flags.
 
         `rate` is the mean training rate (samples/s) of the summary, or None.
         """

@@ -94,7 +94,7 @@ class Parser(FileModel):
 
     @model_validator(mode="after")
     def _require_valid_source(self) -> Parser:
-        """Check that the parser has one valid source (expression, key or column), and options that fit it.
+        """Check that the parser has exactly one valid source (expression, key or column), and only options that fit it.
 
         Raises ValueError otherwise.
         """
@@ -126,24 +126,24 @@ class Parser(FileModel):
 
     @property
     def description(self) -> str:
-        """Description of the parser for messages, made of its metric and pattern."""
+        """Description of the parser in messages: its metric and its pattern."""
         return f"{self.metric} ({self.pattern})"
 
     @property
     def pattern(self) -> str:
-        """Expression, key or column that the parser searches for."""
+        """Regular expression, JSON key or CSV column for which the parser searches."""
         return self.regex or self.json_key or self.csv_column or ""
 
 
 @dataclass(frozen=True)
 class MatchCounts:
-    """Numbers of matches of one parser in a log.
+    """Counts of the matches of one parser in a log.
 
     Attributes:
         parser: the parser.
         total: number of matches.
-        skipped: number of matches that `skip` left out.
-        counted: number of values that `take` chose from.
+        skipped: number of matches that were left out because of `skip`.
+        counted: number of values from which `take` chose.
     """
 
     parser: Parser
@@ -154,18 +154,18 @@ class MatchCounts:
 
 @dataclass(frozen=True)
 class ParsedNumbers:
-    """Numbers that the parsers of a workload file found in a log, and their problems.
+    """Numbers that the parsers of a workload file found in a log, and problems with finding them.
 
     Attributes:
         numbers: number by metric, in the unit of the metric.
-        series: all numbers by metric, for parsers with `take: all`.
+        series: all found numbers by metric, for parsers with `take: all`.
         missing: required numbers that were not found.
-        unreadable: parsers with a match that has digits but is not a number. For required numbers, also parsers whose
-            matches are all words.
-        ambiguous: parsers with `take: only` and several matches.
+        unreadable: parsers with a match that has digits but is not a number. If the number is required, also parsers all of whose
+            matches are words.
+        ambiguous: parsers with `take: only` that have several matches.
         flags: texts and lines that were left out although numbers were found.
-        matches: numbers of matches, one entry per parser in their order.
-        unended_message: message for a last line that may be cut off and is left out.
+        matches: counts of matches, one entry per parser, in the order of the parsers.
+        unended_message: message about a last line that was left out because it may be cut off.
     """
 
     numbers: dict[str, float]
@@ -190,9 +190,9 @@ class ParsedNumbers:
 
 
 def read_expressions(parsers: Sequence[Parser], log: Log, context: RunContext) -> LogReading:
-    """Read a log with the parsers of a workload file.
+    """Parse a log with the expression parsers of a workload file, and return its reading.
 
-    Without a metric for the rate, the rate is computed from all step times. Of other series, the last number counts.
+    If no parser reads the rate, it is computed from all step times. Of every other series, the last number counts.
     """
     if problem := log.find_encoding_problem():
         return LogReading("incomplete", problem)
@@ -227,7 +227,7 @@ def read_expressions(parsers: Sequence[Parser], log: Log, context: RunContext) -
 
 
 def _flag_excess_steps(matches: Sequence[MatchCounts], measured_steps: int | None) -> Iterator[str]:
-    """Yield a flag if there are more step times than steps to measure, for instance because warm-up steps are included."""
+    """Yield a flag if the log has more step times than steps to measure, for instance because it includes warm-up steps."""
     for counts in matches:
         if counts.parser.metric == "step_time_s" and measured_steps is not None and counts.counted > measured_steps:
             yield (
@@ -237,10 +237,10 @@ def _flag_excess_steps(matches: Sequence[MatchCounts], measured_steps: int | Non
 
 
 def run_parsers(parsers: Sequence[Parser], log: Log, ranks: int, *, ended_normally: bool = False) -> ParsedNumbers:
-    """Run the parsers of a workload file on a log, and return the numbers and the problems.
+    """Apply the parsers of a workload file to a log, and return the numbers found and the problems.
 
-    In a last line without a line feed, a number at the very end may be cut off. It is left out unless the program
-    ended normally.
+    If the last line has no line feed, a number at its very end may be cut off. Such a number is left out unless the program ended
+    normally.
 
     Args:
         parsers: parsers to run.
@@ -338,7 +338,7 @@ def run_parsers(parsers: Sequence[Parser], log: Log, ranks: int, *, ended_normal
 
 
 def find_literal(parser: Parser) -> str:
-    """Return a text that each line with a match must contain, or an empty text if none is certain."""
+    """Return a text that every line with a match is certain to contain, or an empty string if there is none."""
     if parser.csv_column is not None:
         return ""
     if parser.regex is None:
@@ -357,7 +357,7 @@ def find_literal(parser: Parser) -> str:
 
 @dataclass
 class _MatchCollector:
-    """Collector of the matches of one parser."""
+    """Accumulator for the matches of one parser in a log."""
 
     parser: Parser
     factor: float
@@ -375,7 +375,7 @@ class _MatchCollector:
 
     @property
     def missing_description(self) -> str:
-        """Description of the parser, with the number of matches if `skip` left all of them out."""
+        """Description of the parser for a missing number, with the number of matches if `skip` left out all of them."""
         if not self.match_count:
             return self.parser.description
         return (
@@ -385,33 +385,36 @@ class _MatchCollector:
 
     @property
     def format_hint(self) -> str:
-        """Hint on the format of a duration, or an empty text."""
+        """Hint on how durations are written if the parser reads one, else an empty string."""
         return " (a duration is written h:mm:ss)" if self.parser.form == "duration" else ""
 
     def read_line(self, line: str) -> None:
-        """Add the matches in a line."""
+        """Add all matches of the regular expression in a line."""
         if self._pattern is not None:
             self.add_texts(self.complete_match(match) for match in self._pattern.finditer(line))
 
     def complete_match(self, match: re.Match[str]) -> str | None:
-        """Return the text of a match, including the parts of the number that the expression cuts off."""
+        """Return the text of a match, extended by parts of the same number that the expression failed to include."""
         return _expand_duration(match) if self.parser.form == "duration" else _expand_number(match)
 
     def read_table_line(self, line: str) -> None:
-        """Add the cell of the column if a line is a row of the table."""
+        """Add the cell in the parser's column if a line is a row of the table."""
         self.add_texts(self.column_reader.read_line(line))
 
     def read_unended_line(self, line: str) -> bool:
-        """Add the matches of a line that may be cut off, except for a number at its very end. Return True if all were added."""
+        """Add the matches in a line that may be cut off, except for a number at its very end.
+
+        Returns True if there were matches and all of them were added.
+        """
         matches = [] if self._pattern is None else list(self._pattern.finditer(line))
         complete_texts = [self.complete_match(match) for match in matches if match.end(1) < len(line)]
         self.add_texts(complete_texts)
         return bool(complete_texts) and len(complete_texts) == len(matches)
 
     def add_texts(self, texts: Iterable[Any]) -> None:
-        """Convert texts or JSON values to numbers and add them, except for those that `skip` leaves out. None is ignored.
+        """Convert texts or JSON values to numbers, and add them after the first `skip` ones. None is ignored.
 
-        Values that are not numbers are counted as words, or as unreadable if they have digits.
+        Values that are not numbers are recorded as words or, if they contain digits, as unreadable.
         """
         for text in texts:
             if text is None:
@@ -432,7 +435,7 @@ class _MatchCollector:
                 self.first_word = self.first_word or str(text)[:_MAX_SHOWN_CHARS]
 
     def add_value(self, value: float) -> None:
-        """Add a number as `take` requires."""
+        """Add a number to the values, or combine it with the number so far, depending on `take`."""
         self.number_count += 1
         fold = _FOLDS.get(self.parser.take)
         if fold is None:
@@ -441,7 +444,7 @@ class _MatchCollector:
             self.folded_value = value if self.number_count == 1 else fold(self.folded_value, value)
 
     def compute_result(self) -> float:
-        """Return the number that `take` selects or computes."""
+        """Return the number that `take` selects from the matches or computes from them."""
         if self.parser.take in _FOLDS:
             return self.folded_value
         try:
@@ -454,7 +457,7 @@ class _MatchCollector:
 class _TableColumn:
     """Reader of one column of a table in a log, line by line.
 
-    `damaged_line_count` counts the lines after the header that have another number of cells than the header.
+    `damaged_line_count` counts the lines after the header whose number of cells differs from the header's.
     """
 
     def __init__(self, name: str) -> None:
@@ -465,7 +468,7 @@ class _TableColumn:
         self.first_damaged_line = ""
 
     def read_line(self, line: str) -> Iterator[str]:
-        """Yield the cell of the column if the line is a row. An empty cell is left out."""
+        """Yield the cell in the column if a line is a row of the table. Empty cells are left out."""
         if self._name in line and self._read_header(line):
             return
         if not self._header:
@@ -480,7 +483,7 @@ class _TableColumn:
             self.first_damaged_line = self.first_damaged_line or line.strip()[:_MAX_SHOWN_CHARS]
 
     def _read_header(self, line: str) -> bool:
-        """Store the line as the header if it has the name of the column in a cell. Return True if it was stored."""
+        """Store a line as the header of the table if one of its cells is the column's name. Returns True if it was stored."""
         for separator in _SEPARATORS:
             cells = _split_cells(line, separator)
             # A row may contain the name, too.
@@ -493,7 +496,7 @@ class _TableColumn:
 
 
 def _split_cells(line: str, separator: str) -> list[str]:
-    """Split a line into cells. Return an empty list if the line is not valid CSV."""
+    """Split a line into cells at a separator. Returns an empty list if the line is not valid CSV."""
     try:
         return [cell.strip() for cell in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
     except csv.Error:
@@ -501,7 +504,7 @@ def _split_cells(line: str, separator: str) -> list[str]:
 
 
 def parse_duration_s(text: str) -> float | None:
-    """Convert a time such as `1:02:03.5`, `02:03` or `2-03:00:00` to seconds. Return None for another form."""
+    """Convert a duration such as `1:02:03.5`, `02:03` or `2-03:00:00` to seconds. Returns None for any other form."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         return None
@@ -510,7 +513,7 @@ def parse_duration_s(text: str) -> float | None:
 
 
 def _expand_duration(match: re.Match[str]) -> str | None:
-    """Return the matched text, extended by the parts of the time that the expression cuts off."""
+    """Return the matched text, extended by parts of the same duration that the expression failed to include."""
     line, (start, end) = match.string, match.span(1)
     if start < 0:
         return None
@@ -522,7 +525,7 @@ def _expand_duration(match: re.Match[str]) -> str | None:
 
 
 def _expand_number(match: re.Match[str]) -> str | None:
-    """Return the matched text, extended by the digits that the expression cuts off a number such as `1,010`."""
+    """Return the matched text, extended by digits that the expression failed to include, as in `1,010`."""
     line, (start, end) = match.string, match.span(1)
     if (
         end == match.end()
@@ -537,12 +540,12 @@ def _expand_number(match: re.Match[str]) -> str | None:
 
 
 def _convert_number(value: Any, thousands: str | None, units: Mapping[str, float]) -> float | None:
-    """Convert a matched text or JSON value to a number, or return None if it has another form.
+    """Convert a matched text or JSON value to a number. Returns None if it does not have the form of one.
 
     Args:
         value: text or JSON value.
         thousands: character between groups of three digits, or None.
-        units: factor by unit that follows the number. If not empty, the value must end in one of the units.
+        units: factors by the unit that follows the number. If not empty, the value must end in one of these units.
     """
     if isinstance(value, bool | dict | list) or value is None:
         return None
@@ -571,11 +574,11 @@ def _convert_number(value: Any, thousands: str | None, units: Mapping[str, float
 
 
 def find_misnamed_metrics(parsers: Sequence[Parser], format_location: Callable[[int, str], str]) -> Iterator[str]:
-    """Yield an error for each parser whose metric has the name of a column that the tables have for every run.
+    """Yield an error message for each parser whose metric has the name of a column that exists for every run.
 
     Args:
         parsers: parsers of a workload file.
-        format_location: function that formats the location of a key of the n-th parser.
+        format_location: function that formats the location of a key of the parser with a given index.
     """
     for index, parser in enumerate(parsers):
         if parser.metric in MEASURED_BY_CAMPAIGN:
@@ -586,7 +589,7 @@ def find_misnamed_metrics(parsers: Sequence[Parser], format_location: Callable[[
 
 
 def collect_hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:
-    """Collect hints on why nothing was found in a log, the most certain first."""
+    """Collect hints on why the parsers found nothing in a log, the most certain ones first."""
     if not any(log.read_chunks()):
         return ["the log is empty; does the program write its results to a file?"]
     if problem := log.find_encoding_problem():
@@ -606,7 +609,7 @@ def collect_hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> li
 
 
 def _can_read(name: str, log: Log) -> bool:
-    """Return True if a built-in parser reads numbers from the log without a problem."""
+    """Return True if a built-in parser can read numbers from the log without problems."""
     return any(
         test.status == "ok" and bool(test.throughput_per_s is not None or test.metrics or test.matrices or test.curves)
         for test in read_tests(name, log, RunContext())
@@ -614,7 +617,7 @@ def _can_read(name: str, log: Log) -> bool:
 
 
 def _find_similar_lines(log: Log, parser: str | None, parsers: Sequence[Parser]) -> Iterator[tuple[str, list[str]]]:
-    """Yield groups of lines that nearly match a parser or look like measurements, each with a heading."""
+    """Yield groups of log lines that nearly match a parser or look like measurements, each as (heading, lines)."""
     if parser is not None:
         log_format = load_format(parser)
         if log_format.needles and (lines := _take_first_lines(log.read_lines(log_format.needles))):
@@ -633,7 +636,7 @@ def _find_similar_lines(log: Log, parser: str | None, parsers: Sequence[Parser])
 
 
 def _take_first_lines(lines: Iterator[str]) -> list[str]:
-    """Return the first lines that are not blank, without repetitions."""
+    """Return the first few lines that are not blank, without repetitions."""
     unique_lines: list[str] = []
     for line in lines:
         if line.strip() and (text := line.strip()) not in unique_lines:

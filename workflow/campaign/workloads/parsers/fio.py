@@ -26,7 +26,7 @@ from campaign.workloads.parsers.reading import (
 _DIRECTIONS = ("read", "write", "mixed")
 _MIN_RUNTIME_MS = 1_000.0
 _SETTINGS = {"bs": "block_size", "iodepth": "queue_depth", "numjobs": "jobs", "rw": "access"}
-"""Option of a job -> name of the setting."""
+"""Names of settings by the fio options that hold them."""
 _CLIENT_SUM_NAME = "All clients"
 
 
@@ -39,7 +39,7 @@ class FioReader(LogReader):
         self.options: Mapping[str, Any] = {}
 
     def read_document(self, document: Any) -> None:
-        """Store the jobs of a JSON document if it is a result of fio, each group in its own reader."""
+        """Store the jobs of a JSON document if it is a result of fio, with a separate reader for each group."""
         if not isinstance(document, dict) or "fio version" not in document:
             return
         raw_entries = document.get("jobs", document.get("client_stats"))
@@ -58,7 +58,7 @@ class FioReader(LogReader):
             groups[group].jobs.append(job)
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
-        """Add bandwidths, operation rates and latencies per direction. Jobs with an error make the reading invalid."""
+        """Add bandwidths, operation rates and latencies for each direction. Jobs with an error make the reading invalid."""
         if not self.jobs:
             builder.mark_incomplete(
                 "the output has no complete JSON document of fio; run fio with --output-format=json"
@@ -75,7 +75,7 @@ class FioReader(LogReader):
         self.program = ",".join(dict.fromkeys(str(job.get("jobname", "")) for job in self.jobs))
 
     def add_settings(self, builder: ReadingBuilder, jobs: Sequence[Mapping[str, Any]]) -> None:
-        """Add the options that all jobs have in common as settings, and a flag if a job used the page cache."""
+        """Add options on which all jobs agree as settings, and a flag if a job used the page cache."""
         values_by_option: dict[str, set[str]] = {}
         for job in jobs:
             job_options = job.get("job options")
@@ -92,7 +92,7 @@ class FioReader(LogReader):
                 )
 
     def add_direction(self, builder: ReadingBuilder, name: str, entries: Sequence[Any]) -> bool:
-        """Add the rates and latencies of one direction to the metrics. Return False if no job transferred data in it.
+        """Add the rates and latencies of one direction to the metrics. Returns False if no job transferred data in it.
 
         Args:
             builder: builder of the reading.
@@ -128,13 +128,13 @@ class FioReader(LogReader):
 
 
 def _convert_to_us(statistics: Any, name: str, units_per_us: float) -> float | None:
-    """Return a latency in microseconds, or None if it is missing."""
+    """Return one statistic of a latency, converted to microseconds, or None if it is missing."""
     value = parse_number(statistics.get(name)) if isinstance(statistics, dict) else None
     return None if value is None else value / units_per_us
 
 
 def _read_bytes_per_s(entry: Mapping[str, Any]) -> float | None:
-    """Return the bandwidth of an entry in bytes/s, or None if it is missing."""
+    """Return the bandwidth in the entry of a job, in bytes/s, or None if it is missing."""
     if "bw_bytes" in entry:
         return parse_number(entry["bw_bytes"])
     kib_per_s = parse_number(entry.get("bw"))

@@ -22,7 +22,7 @@ _UNREAD = re.compile(r"((?:cpu|gpu)\S*_under_numa\S*)\s+(.*)")
 
 
 class GpuCopyReader(LogReader):
-    """Reader of one table of copy rates."""
+    """Reader of one table of copy rates printed by gpu_copy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class GpuCopyReader(LogReader):
         self.has_invalid_rate = False
 
     def read_line(self, line: str) -> None:
-        """Store the rate of a copy as the best of all NUMA nodes. A copy that was read already begins the next test."""
+        """Store the rate of a copy if it is the best of all NUMA nodes so far. A copy seen before begins the next test."""
         if match := _LINE.match(line):
             source, target, verb, driver, engine, node, direction_mode, text = match.groups()
             rate = float(text)
@@ -50,7 +50,7 @@ class GpuCopyReader(LogReader):
             self.note_unreadable(match[1], match[2])
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
-        """Add a matrix of rates (GB/s) per kind of copy, from source to target."""
+        """Add one matrix of rates (GB/s) from source to target for each kind of copy."""
         if not self.rates:
             builder.mark_incomplete("the output has no result of gpu_copy")
         if self.has_invalid_rate:
@@ -65,7 +65,7 @@ class GpuCopyReader(LogReader):
 
 
 def _make_endpoint_sort_key(endpoint: str) -> tuple[int, str]:
-    """Return the key that sorts the host before the devices, and the devices by number."""
+    """Build a sort key that puts the host before the devices, and sorts the devices by number."""
     return len(endpoint), endpoint
 
 

@@ -26,17 +26,17 @@ class Graph500Reader(LineReader):
     )
 
     def begins_next_test(self, name: str, values: tuple[str, ...]) -> bool:
-        """Return True if a line is a second scale, or a second message that the run is invalid."""
+        """Return True if a line begins another run: it is a second scale, or a second message that the run is invalid."""
         begins = name == "invalid" or values[1].lower() == "scale"
         return begins and bool(self.matches["value"] or (self.matches["invalid"] and name == "value"))
 
     @property
     def values(self) -> dict[tuple[str, str], float]:
-        """Values by search (`bfs` or `sssp`) and name."""
+        """Values that the log states, by search (`bfs` or `sssp`) and name."""
         return {(kind or "bfs", name.lower()): float(text) for kind, name, text in self.matches["value"]}
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
-        """Add the rates of both searches, the scale and the construction time."""
+        """Add the rates of both searches, the scale of the graph and its construction time."""
         if self.matches["invalid"]:
             builder.mark_invalid("the validation failed")
         elif ("bfs", "harmonic_mean_teps") not in self.values:
@@ -53,8 +53,8 @@ class Graph500Reader(LineReader):
     def add_rate(self, builder: ReadingBuilder, kind: str) -> None:
         """Add the harmonic mean rate of one search (`bfs` or `sssp`) in GTEPS.
 
-        The reading is invalid if the mean is outside of the smallest and largest rate. It gets a flag if the results
-        were not validated.
+        The reading is invalid if the mean is not between the smallest and the largest rate. It gets a flag if the results were not
+        validated.
         """
         minimum, mean, maximum = (self.values.get((kind, f"{name}_teps")) for name in ("min", "harmonic_mean", "max"))
         if mean is None:

@@ -41,11 +41,11 @@ class GromacsReader(LineReader):
     )
 
     def begins_next_test(self, name: str, values: tuple[str, ...]) -> bool:
-        """Return True if a line is a repeated header, or a header after a rate."""
+        """Return True if a line begins another simulation: it is a repeated header, or a header after a rate."""
         return name in ("file", "printed") and bool(self.matches[name] or self.read_rates())
 
     def read_rates(self) -> list[tuple[float, float]]:
-        """Return ns/day and hours/ns per rate line that has as many columns as the line of units."""
+        """Return the pair (ns/day, hours/ns) of each line of rates that has as many columns as the line of units."""
         units = _UNIT_PATTERN.findall((self.last_match("units") or ("(ns/day)(hour/ns)",))[0])
         column = units.index("(ns/day)")
         rows = [[float(text) for text in row.split()] for (row,) in self.matches["rate"]]

@@ -38,7 +38,7 @@ class HorovodSyntheticReader(LineReader):
     )
 
     def begins_next_test(self, name: str, values: tuple[str, ...]) -> bool:
-        """Return True if a line is an iteration, rate or batch that cannot follow the lines read so far."""
+        """Return True if a line begins another run, because it cannot follow the lines read so far."""
         if name == "iteration":
             return bool(self.matches["total"]) or int(values[0]) <= int((self.last_match(name) or ("-1",))[0])
         if name == "each" and self.matches["total"]:
@@ -46,7 +46,7 @@ class HorovodSyntheticReader(LineReader):
         return name == "batch" and bool(self.matches["total"] or self.matches["iteration"])
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
-        """Add the rate per device and its standard deviation, and return the total rate (images/s).
+        """Add the rate per device and its standard deviation, and return the rate of all devices together (images/s).
 
         The total must match the ranks times the rate per device, and that rate must match the mean of the iterations.
         """

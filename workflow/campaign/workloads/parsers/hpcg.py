@@ -28,7 +28,7 @@ _KEYS = (_PROCESS_COUNT, _EXECUTION_TIME, _MIN_OFFICIAL_TIME, _TOTAL_RATING, _BA
 
 
 class HpcgReader(LogReader):
-    """Reader of one summary of HPCG."""
+    """Reader of one summary file of HPCG."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class HpcgReader(LogReader):
         self.values: dict[str, float] = {}
 
     def read_line(self, line: str) -> None:
-        """Store the value of a line, or the section that begins with it."""
+        """Store the value in a line, or the section that the line begins."""
         if match := _LINE.match(line):
             return self.store_value(match[1].strip("_# "), match[2], match[3])
         if match := _SECTION.match(line):
@@ -47,7 +47,7 @@ class HpcgReader(LogReader):
             return self.store_value(self.section, match[1], match[2])
 
     def store_value(self, section: str, name: str, text: str) -> None:
-        """Store a value of the summary. A second process count or rating begins the next test."""
+        """Store one value of the summary. A second process count or a second rating begins the next test."""
         key = re.sub(r" \(?for historical (?:value\)?|reasons) is$", "", f"{section}::{name}").replace(
             "Rating", "rating"
         )
@@ -66,7 +66,7 @@ class HpcgReader(LogReader):
             self.failed_tests.append(section[:60])
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
-        """Add the ratings, the memory bandwidth and the execution time. A result that HPCG calls invalid does not count."""
+        """Add the ratings, the memory bandwidth and the execution time. Results that HPCG reports as invalid do not count."""
         gflops = self.values.get(_VALID_RATING)
         if self.is_invalid or self.failed_tests:
             builder.mark_invalid(

@@ -38,7 +38,7 @@ _TIME_ROUNDING_S = 0.005
 
 @dataclass
 class _HplTest:
-    """Result of one problem size and process grid, with its residual checks."""
+    """Result for one problem size and process grid, with its residual checks."""
 
     n: int
     nb: int
@@ -51,7 +51,7 @@ class _HplTest:
 
     @property
     def ranks(self) -> int:
-        """Number of processes in the grid."""
+        """Number of processes in the process grid."""
         return self.p * self.q
 
     @property
@@ -61,7 +61,7 @@ class _HplTest:
 
     @property
     def is_inconsistent(self) -> bool:
-        """True if the printed rate differs from that of size and time by more than their rounding."""
+        """True if the printed rate differs from the rate computed from size and time by more than rounding explains."""
         if not self.time_s > 0 or self.n > 10**9:
             return True
         expected_gflops = (2 / 3 * self.n**3 + 3 / 2 * self.n**2) / self.time_s / 1e9
@@ -83,7 +83,7 @@ class HplReader(LogReader):
         self.is_out_of_memory = False
 
     def read_line(self, line: str) -> None:
-        """Store a result, a residual check or the number of passed tests. A line after the last number begins the next test."""
+        """Store a result, a residual check or the number of passed tests. Lines after the last number begin the next test."""
         if match := _RESULT.match(line):
             if self.is_complete:
                 return self.start_next_test(line)
@@ -123,7 +123,7 @@ class HplReader(LogReader):
         return self.has_end_mark or self.mxp_gflops is not None
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
-        """Add rate, time, size and residual of the best result that passed, and the rate of HPL-MxP."""
+        """Add the rate, time, size and residual of the best result that passed its checks, and the rate of HPL-MxP."""
         passed_results = [result for result in self.results if result.has_passed]
         self.check_results(builder)
         best = max(passed_results, key=lambda result: result.gflops, default=None)
@@ -150,7 +150,7 @@ class HplReader(LogReader):
             builder.check_process_count("HPL", best.ranks, context)
 
     def check_results(self, builder: ReadingBuilder) -> None:
-        """Record the problems of the results, such as failed residual checks, inconsistent rates and a missing end."""
+        """Record problems with the results, such as failed residual checks, inconsistent rates and a missing end."""
         if failed_count := max(self.failed_count, sum(result.has_failed for result in self.results)):
             builder.mark_invalid(f"{failed_count} of {len(self.results)} results failed the residual check")
         for result in self.results:

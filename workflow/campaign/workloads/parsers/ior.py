@@ -94,12 +94,12 @@ class IorReader(LogReader):
         maximum: float | None,
         operations_per_s: float | None,
     ) -> IorReader:
-        """Store a line of the summary in the reader of its test, and return that reader.
+        """Store one line of the summary in the reader of the test it belongs to, and return that reader.
 
         Args:
             operation: `write` or `read`.
             test_number: number of the test in this run of IOR.
-            mean: mean rate (MiB/s) of the repetitions.
+            mean: mean rate (MiB/s) over all repetitions.
             maximum: largest rate (MiB/s).
             operations_per_s: mean number of operations per second.
         """
@@ -122,17 +122,17 @@ class IorReader(LogReader):
 
     @property
     def rates_by_operation(self) -> dict[str, list[float]]:
-        """Rates (MiB/s) of the repetitions by operation; empty if the table of this test is unknown."""
+        """Rates (MiB/s) of all repetitions, by operation. Empty if it is unknown which table belongs to this test."""
         index = int(self.test_number or 0)
         return self.tables[index] if index < len(self.tables) else {}
 
     @property
     def only_table_rates(self) -> dict[str, list[float]]:
-        """Rates (MiB/s) of the only table by operation; empty if the run has, or as a script may have, several tests."""
+        """Rates (MiB/s) in the only table, by operation. Empty if the run has several tests, or may have because of a script."""
         return self.tables[0] if len(self.tables) == 1 and "-f" not in self.command else {}
 
     def read_document(self, document: Any) -> None:
-        """Store the summaries of a JSON document if it is a result of IOR, each test in its own reader."""
+        """Store the summaries in a JSON document if it is a result of IOR, with a separate reader for each test."""
         if not isinstance(document, dict) or not isinstance(document.get("summary"), list):
             return
         latest_reader = first_reader = self.select_reader(self.has_begun)
@@ -151,7 +151,7 @@ class IorReader(LogReader):
                     self.next_readers.append(latest_reader := reader)
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
-        """Add the mean and largest bandwidth and the operation rate per operation. The mean must match its repetitions."""
+        """Add the mean and largest bandwidth and the rate of each operation. The mean must match its repetitions."""
         means = self.means or self.compute_means_from_rows(builder)
         if not means:
             builder.mark_incomplete(
@@ -182,9 +182,9 @@ class IorReader(LogReader):
         self.program = "" if self.test_number is None else f"test {self.test_number:g}"
 
     def compute_means_from_rows(self, builder: ReadingBuilder) -> dict[str, tuple[float, float, float | None]]:
-        """Return mean and maximum (MiB/s) by operation, computed from the rows of the only table.
+        """Compute the mean and maximum (MiB/s) of each operation from the rows of the only table.
 
-        Returns an empty dict unless all rows are known to be there.
+        Returns an empty dict unless the table is known to be complete.
         """
         table, repetitions = self.only_table_rates, parse_number(self.options.get("repetitions"))
         planned_operations = {name for name, option in (("write", "-w"), ("read", "-r")) if option in self.command}
@@ -201,7 +201,7 @@ class IorReader(LogReader):
         return {name: (math.fsum(rates) / len(rates), max(rates), None) for name, rates in table.items()}
 
     def add_settings(self, context: RunContext, builder: ReadingBuilder, means: Mapping[str, object]) -> None:
-        """Add settings, and flags for another number of processes and for reads that may come from the page cache."""
+        """Add settings, and flags for an unexpected number of processes and for reads possibly from the page cache."""
         builder.settings |= {
             "hosts": parse_number(self.options.get("nodes")),
             "transfer_size": parse_size(self.options.get("xfersize", "")),

@@ -40,7 +40,7 @@ class LammpsReader(LineReader):
         self.is_followed_by_run = False
 
     def begins_next_test(self, name: str, values: tuple[str, ...]) -> bool:
-        """Return True if a line is a second header or a second loop time.
+        """Return True if a line begins another run: it is a second header or a second loop time.
 
         A second loop time shows that this run is complete, because the script has continued.
         """
@@ -50,7 +50,7 @@ class LammpsReader(LineReader):
         return name == "begin" and bool(self.matches["begin"] or self.matches["loop"])
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
-        """Add the rates of the last run, and check that the log is complete and that one simulation ran."""
+        """Add the rates of the last run. Check that the log is complete and that only one simulation ran."""
         loop = self.last_match("loop")
         if loop is None:
             builder.mark_incomplete("the output has no line 'Loop time of'")

@@ -25,7 +25,7 @@ _ARGUMENTS = {
     "hidden_size": "hidden_size",
     "num_attention_heads": "attention_heads",
 }
-"""Argument of Megatron -> name of the setting."""
+"""Names of settings by the Megatron arguments that hold them."""
 _ARGUMENT = re.compile(rf"\s*({'|'.join(_ARGUMENTS)}|params_dtype|fp8) \.+ (\S+)\s*$")
 _SEQUENCE_LENGTH = re.compile(r"\s*seq_length \.+ (\d{1,9})\s*$")
 _EXIT = re.compile(r"exiting program (?:at iteration|after)")
@@ -35,18 +35,18 @@ _TOKENS = ("tokens per GPU (tokens/s/GPU)", "tokens/s/GPU inst/harmonic mean", "
 
 @dataclass(frozen=True)
 class _IterationLine:
-    """Log line of one iteration, with its fields by name."""
+    """Log line about an iteration, with its fields by name."""
 
     iteration: int
     fields: dict[str, float]
 
     def find_first_value(self, *names: str) -> float | None:
-        """Return the value of the first of these fields that the line has, or None."""
+        """Return the value of the first of the named fields that the line contains, or None if it contains none."""
         return next((self.fields[name] for name in names if name in self.fields), None)
 
 
 class MegatronReader(LogReader):
-    """Reader of one training run."""
+    """Reader of one training run of Megatron-LM."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class MegatronReader(LogReader):
         self.next_sequence_length: float | None = None
 
     def read_line(self, line: str) -> None:
-        """Store an iteration or an argument. An iteration number that does not grow begins the next test."""
+        """Store an iteration or an argument. An iteration number that does not increase begins the next test."""
         if match := _STEP.search(line):
             fields = {name.strip(): float(text) for name, text in _FIELD.findall(match[3])}
             if "elapsed time per iteration (ms)" not in fields:
@@ -121,7 +121,7 @@ class MegatronReader(LogReader):
         return rate
 
     def select_counted_lines(self, context: RunContext, builder: ReadingBuilder) -> list[_IterationLine]:
-        """Return the lines after the warm-up, and never the first line.
+        """Select the iteration lines that count: those after the warm-up, without the first line.
 
         If there are none, all lines are returned, and the reading gets a flag.
         """
@@ -132,7 +132,7 @@ class MegatronReader(LogReader):
         return counted_lines or self.iteration_lines
 
     def count_iterations(self, counted_lines: list[_IterationLine]) -> list[int]:
-        """Count the iterations that each line covers."""
+        """Return the number of iterations that each of the lines covers."""
         previous_iteration = {
             next_line.iteration: line.iteration
             for line, next_line in zip(self.iteration_lines, self.iteration_lines[1:], strict=False)
@@ -143,7 +143,7 @@ class MegatronReader(LogReader):
         ]
 
     def add_settings(self, builder: ReadingBuilder) -> None:
-        """Add the settings from the arguments that Megatron prints at its start."""
+        """Add settings from the arguments that Megatron prints when it starts."""
         arguments = self.arguments
         is_fp8 = arguments.get("fp8", "None") not in ("None", "False")
         builder.settings |= {
@@ -153,7 +153,7 @@ class MegatronReader(LogReader):
         }
 
     def check_losses(self, builder: ReadingBuilder) -> None:
-        """Add the last loss, and report losses that are not a number and skipped iterations."""
+        """Add the last loss. Report skipped iterations and losses that are not a number."""
         last_fields = self.iteration_lines[-1].fields
         if sum(line.fields.get("number of nan iterations", 0) for line in self.iteration_lines) > 0:
             builder.mark_nan("the loss of an iteration is not a number")

@@ -52,7 +52,7 @@ class MlcReader(LogReader):
         self.has_active_prefetchers = False
 
     def read_line(self, line: str) -> None:
-        """Store a row or number of the current section. A section that was read already begins the next test."""
+        """Store a row or number of the current section. A section that was already read begins the next test."""
         if _HEADER in line:
             self.has_header, self.section = True, ""
         elif name := next((name for text, name in _SECTIONS.items() if line.startswith(text)), None):
@@ -89,7 +89,7 @@ class MlcReader(LogReader):
             self.tables[self.section].is_damaged = True
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
-        """Add the matrices of latency (ns) and bandwidth (GB/s) and the single numbers."""
+        """Add the matrices of latencies (ns) and bandwidths (GB/s), and all single numbers."""
         if not self.has_header and not self.sections_read and not self.numbers:
             builder.mark_incomplete("the output is not that of Intel's Memory Latency Checker")
             return

@@ -39,7 +39,7 @@ class MlperfReader(LogReader):
         self.accuracies: dict[float, float] = {}
 
     def read_line(self, line: str) -> None:
-        """Store the events of a line. Lines of several ranks may be joined. An event may begin the next run."""
+        """Store the events in a line, which may consist of joined lines of several ranks. An event may begin the next run."""
         latest_reader = self
         position = line.find(_MARK)
         while position >= 0:  # lines of several ranks may be joined
@@ -54,7 +54,7 @@ class MlperfReader(LogReader):
             position = line.find(_MARK, position + 1)
 
     def begins_next_run(self, event: dict[str, Any]) -> bool:
-        """Return True if an event begins another run."""
+        """Return True if an event does not belong to this run but begins another."""
         key, time_ms = event.get("key"), parse_number(event.get("time_ms"))
         if time_ms is None or not math.isfinite(time_ms):
             return False
@@ -68,7 +68,7 @@ class MlperfReader(LogReader):
         return (key in _OPENING_KEYS and is_outside_run) or (key == "tracked_stats" and not is_during_run)
 
     def store_event(self, event: dict[str, Any]) -> None:
-        """Store the time, rate, accuracy or number of samples of an event."""
+        """Store the time, rate, accuracy or number of samples that an event reports."""
         key, value, time_ms = event.get("key"), event.get("value"), parse_number(event.get("time_ms"))
         metadata = raw_metadata if isinstance(raw_metadata := event.get("metadata"), dict) else {}
         if key in ("run_start", "run_stop", "init_start", "init_stop"):
@@ -100,7 +100,7 @@ class MlperfReader(LogReader):
                 self.samples[sample_time_ms] = max(samples, self.samples.get(sample_time_ms, 0.0))
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
-        """Add the time to train, the accuracy and the samples, and return the median tracked rate (samples/s)."""
+        """Add the time to train, the accuracy and the number of samples, and return the median tracked rate (samples/s)."""
         run_time_s = (self.stop_ms - self.start_ms) / 1e3
         has_run_time = math.isfinite(run_time_s)
         if not has_run_time:
@@ -133,8 +133,8 @@ class MlperfReader(LogReader):
 
         Args:
             builder: builder of the reading.
-            run_time_s: time from run_start to run_stop.
-            samples: samples trained in that time, for a check of the rates.
+            run_time_s: time from run_start to run_stop in seconds.
+            samples: number of samples trained on in that time, to check the rates.
         """
         if not self.rates:
             return None

@@ -49,12 +49,12 @@ _TEXT_VALUES = {
     "result_validity": "validity",
 }
 _PERFORMANCE_MODES = ("PerformanceOnly", "Performance")
-"""Names of the mode that measures performance, in newer releases and in those up to 0.7."""
+"""Names of the mode that measures performance, in newer releases and in releases up to 0.7."""
 _NUMBER = re.compile(F)
 
 
 class MlperfInferenceReader(LogReader):
-    """Reader of one result of LoadGen."""
+    """Reader of one result log of LoadGen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class MlperfInferenceReader(LogReader):
         self.has_errors = False
 
     def read_line(self, line: str) -> None:
-        """Store a value of the summary or an event of the detail log. A second summary begins the next test."""
+        """Store a value from the summary or an event from the detail log. A second summary begins the next test."""
         if (position := line.find(_MARK)) >= 0:
             try:
                 event = json.loads(line[position + len(_MARK) - 1 :])
@@ -86,14 +86,14 @@ class MlperfInferenceReader(LogReader):
             self.store_value(match[1].lower(), match[2])
 
     def store_event(self, event: dict[str, Any]) -> None:
-        """Store a setting or result of the detail log."""
+        """Store the setting or result in an event of the detail log."""
         key, value = str(event.get("key")), event.get("value")
         if key in _TEXT_VALUES or key.startswith("result_"):
             self.is_complete = self.is_complete or key == "result_validity"
             self.store_value(key, str(value))
 
     def store_value(self, label: str, text: str) -> None:
-        """Store a rate, a latency or a text by its label. Other labels are ignored."""
+        """Store a rate, latency or text from the summary according to its label. Other labels are ignored."""
         if label in _TEXT_VALUES:
             self.words[_TEXT_VALUES[label]] = text
         elif not _NUMBER.fullmatch(text):
@@ -107,13 +107,13 @@ class MlperfInferenceReader(LogReader):
             self.store_latency(match[1], match[2], match[3], text)
 
     def store_latency(self, latency: str | None, statistic: str | None, percent: str | None, text: str) -> None:
-        """Store one statistic of a latency in milliseconds.
+        """Store one statistic of a latency, converted to milliseconds.
 
         Args:
             latency: kind of latency as LoadGen names it; None for the whole request.
             statistic: `min`, `max` or `mean`; None for a percentile.
-            percent: percentile.
-            text: latency in nanoseconds.
+            percent: percentage of the percentile; None for other statistics.
+            text: latency in nanoseconds, as printed.
         """
         name = statistic or "p" + f"{float(percent or 0):g}".replace(".", "_")
         self.numbers[f"{_LATENCY_NAMES.get(latency, 'tpot')}_ms_{name}"] = float(text) / 1e6

@@ -40,7 +40,7 @@ _UNITS = {"GB/s": "gb_per_s", "ns": "ns"}
 
 @dataclass
 class _MatrixTest(MatrixBuilder):
-    """Matrix of one test, with its state and the sum that nvbandwidth prints."""
+    """Matrix of one test, with the state of the test and the sum that nvbandwidth prints."""
 
     unit: str = "gb_per_s"
     total: float | None = None
@@ -48,7 +48,7 @@ class _MatrixTest(MatrixBuilder):
 
 
 def _is_unmeasured(is_diagonal: bool, value: float) -> bool:
-    """Return True for a zero between a device and itself, which old releases print."""
+    """Return True if a cell was not measured: old releases print zero between a device and itself."""
     return is_diagonal and value == 0
 
 
@@ -62,7 +62,7 @@ class NvBandwidthReader(LogReader):
         self.has_end_mark = False
 
     def read_line(self, line: str) -> None:
-        """Store a line of a test, or its end. A test that was read already begins the next run."""
+        """Store a line of a test, or the end of the test. A test that was already read begins the next run."""
         if match := _TEST_START.match(line):
             if match[1] in self.tests:
                 return self.start_next_test(line)
@@ -83,7 +83,7 @@ class NvBandwidthReader(LogReader):
             self.has_end_mark = True
 
     def read_matrix_line(self, test: _MatrixTest, line: str) -> None:
-        """Store the unit, the columns or a row of a test."""
+        """Store the unit, column labels or row that a line contains for a test."""
         if match := _TITLE.match(line):
             test.unit = _UNITS[match[1]]
         elif not test.columns:
@@ -94,7 +94,7 @@ class NvBandwidthReader(LogReader):
             test.add_row(match[1], cells)
 
     def read_document(self, document: Any) -> None:
-        """Store the tests of a JSON document if it is a result of `nvbandwidth -j`, whose cells are strings."""
+        """Store the tests in a JSON document if it is a result of `nvbandwidth -j`, in which cells are strings."""
         try:
             cases = [(str(case["name"]), self.build_test(case)) for case in document["nvbandwidth"]["testcases"]]
         except (LookupError, TypeError, AttributeError):
@@ -107,7 +107,7 @@ class NvBandwidthReader(LogReader):
             reader.has_end_mark = True
 
     def build_test(self, case: dict[str, Any]) -> _MatrixTest:
-        """Convert a test case of the document of -j to a test."""
+        """Convert a test case from the JSON document of `-j` to a test."""
         state = {"Passed": "done", "Waived": "waived"}.get(str(case.get("status")), "failed")
         test = _MatrixTest(state=state, total=parse_number(case.get("sum")))
         if "(ns)" in str(case.get("bandwidth_description", "")) or "latency" in str(case["name"]):
@@ -138,7 +138,7 @@ class NvBandwidthReader(LogReader):
             builder.mark_incomplete("the output has no test with a matrix")
 
     def check_test(self, builder: ReadingBuilder, name: str, test: _MatrixTest) -> None:
-        """Record the problems of one test, such as a missing end, a failure, or cells that do not add up to its sum."""
+        """Record problems with one test, such as a missing end, a failure, or cells that do not add up to the printed sum."""
         if test.state == "running":
             builder.mark_incomplete(
                 f"the matrix of {name} is damaged" if test.is_damaged else f"the output of {name} is incomplete"

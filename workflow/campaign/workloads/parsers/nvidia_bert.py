@@ -28,7 +28,7 @@ _MAX_RATE_DEVIATION = 0.002
 
 
 class NvidiaBertReader(LogReader):
-    """Reader of one fine-tuning run."""
+    """Reader of one fine-tuning run of NVIDIA's BERT."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class NvidiaBertReader(LogReader):
         self.print_interval = 0
 
     def read_line(self, line: str) -> None:
-        """Store a line of DLLogger or of the progress bar. Parameters or a summary after a finished run begin the next test."""
+        """Store a line of DLLogger or the progress bar. Parameters or a summary after a finished run begin the next test."""
         # A run logs the parameters of training before its steps, and those of evaluation between its steps and its summary.
         if (self.summary and "PARAMETER" in line) or (self.last_iteration and _RUN_START.search(line)):
             return self.start_next_test(line)
@@ -63,12 +63,12 @@ class NvidiaBertReader(LogReader):
             )
 
     def store_line(self, numbers: dict[str, float], iteration: tuple[int, int] | None, parameters: str | None) -> None:
-        """Store the summary, iteration, parameters or scores of one line.
+        """Store the summary, iteration, parameters or scores that a line contains.
 
         Args:
-            numbers: numbers of the line by name.
-            iteration: epoch and iteration, or None.
-            parameters: text of a line of parameters, or None.
+            numbers: numbers in the line by name.
+            iteration: epoch and iteration, or None if the line has none.
+            parameters: text of the parameters, or None if the line has none.
         """
         if "e2e_train_time" in numbers:
             self.summary = numbers
@@ -83,7 +83,7 @@ class NvidiaBertReader(LogReader):
             self.scores |= {name: numbers[name] for name in ("exact_match", "F1") if name in numbers}
 
     def store_event(self, text: str) -> None:
-        """Store an event of dllogger.json. Invalid text is ignored."""
+        """Store an event from dllogger.json, given as JSON text. Invalid text is ignored."""
         try:
             document, _ = json.JSONDecoder().raw_decode(text)
             step, data = document["step"], document["data"]
@@ -100,7 +100,7 @@ class NvidiaBertReader(LogReader):
         )
 
     def store_parameters(self, text: str, numbers: dict[str, float]) -> None:
-        """Store the settings that a line of parameters contains."""
+        """Store the settings that a line with parameters contains."""
         self.settings |= {name: float(value) for name, value in _SETTING.findall(text)}
         if match := _FP16.search(text):
             self.is_fp16 = match[1] == "True"
@@ -146,14 +146,14 @@ class NvidiaBertReader(LogReader):
     def compute_rate(
         self, context: RunContext, builder: ReadingBuilder, samples: float | None, printed_rate: float, time_s: float
     ) -> float | None:
-        """Return the rate (samples/s) of the steps that were done, or the printed rate if their number is unknown.
+        """Compute the rate (samples/s) from the steps that were done, or return the printed rate if their number is unknown.
 
-        The reading is invalid if the printed iterations do not confirm the printed rate.
+        The reading becomes invalid if the printed iterations contradict the printed rate.
 
         Args:
             context: facts about the run.
             builder: builder of the reading.
-            samples: sequences trained on, or None if unknown.
+            samples: number of sequences that were trained on, or None if unknown.
             printed_rate: rate (samples/s) that the program printed.
             time_s: training time.
         """
@@ -181,7 +181,7 @@ class NvidiaBertReader(LogReader):
         return printed_rate
 
     def count_samples(self, context: RunContext, builder: ReadingBuilder) -> float | None:
-        """Return the number of sequences that were trained on, or None if the log does not show it."""
+        """Count the sequences that were trained on. Returns None if the log does not show their number."""
         features = self.settings.get("training_features")
         batches_per_epoch = self.batches_per_epoch or self.compute_batches_per_epoch(features, context)
         accumulation = max(1.0, self.settings.get("gradient_accumulation_steps", 1.0))
@@ -202,9 +202,9 @@ class NvidiaBertReader(LogReader):
         return None if context.batch_global is None else steps * context.batch_global
 
     def compute_batches_per_epoch(self, features: float | None, context: RunContext) -> int | None:
-        """Return the number of batches per epoch and rank, or None if it is unknown.
+        """Compute the number of batches per epoch and rank. Returns None if it is unknown.
 
-        The sampler fills up the last batches if the sequences do not divide evenly. `features` is the number of
+        The sampler fills up the last batches if the sequences cannot be divided evenly. `features` is the number of
         training sequences.
         """
         batch = context.batch or self.settings.get("train_batch_size")

@@ -43,7 +43,7 @@ _MAX_SIZES = 10_000
 
 @dataclass
 class _ResultTable:
-    """Values of one table by message size, or its single value."""
+    """Values of one table by message size, or its only value."""
 
     unit: str
     scale: float
@@ -56,7 +56,7 @@ class _ResultTable:
 
 
 class OsuReader(LogReader):
-    """Reader of one table. Each program of the micro-benchmarks prints one below its title."""
+    """Reader of one result table. Each micro-benchmark prints one below its title."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,13 +89,13 @@ class OsuReader(LogReader):
                 self.table.single_value = float(cells[column])
 
     def store_row(self, table: _ResultTable, size: int, value: float, check: str) -> None:
-        """Store a row of a table, and note a failed validation or sizes that do not grow.
+        """Store a row of a table, and note if its validation failed or sizes do not increase.
 
         Args:
-            table: table of the row.
+            table: table that the row belongs to.
             size: message size (bytes).
             value: printed value.
-            check: result of the validation, or an empty text.
+            check: result of the validation, or an empty string if there is none.
         """
         table.has_failed = table.has_failed or check.lower() == "fail"
         # Sizes always grow, unless several programs print at once.
@@ -126,7 +126,7 @@ class OsuReader(LogReader):
         self.program = _PROGRAMS.get(name, "")
 
     def add_table(self, builder: ReadingBuilder, table: _ResultTable, values: Sequence[float]) -> None:
-        """Add the curve of a table, and its latency at the smallest size or its peak bandwidth."""
+        """Add the curve of a table and, as a metric, its latency at the smallest size or its peak bandwidth."""
         name = self.name
         if table.has_failed:
             builder.mark_invalid(f"{name}: the validation failed")
@@ -144,7 +144,7 @@ class OsuReader(LogReader):
 
 
 def _find_value_column(heading: str) -> int:
-    """Return the index of the column with the latency or rate, which follows others if the benchmark overlaps computing."""
+    """Find the column with the latency or rate. It follows others if the benchmark overlaps it with computing."""
     before, separator, _ = heading.partition("Pure Comm")
     return len(re.findall(r"\((?:us|%)\)", before)) if separator else 0
 

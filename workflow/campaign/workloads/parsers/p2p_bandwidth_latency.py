@@ -79,7 +79,7 @@ class P2pBandwidthLatencyReader(LogReader):
             self.has_end_mark = True
 
     def add_row(self, row_index: int, values: tuple[float, ...]) -> None:
-        """Add a row to the current matrix. The matrix is damaged if a row before it is missing."""
+        """Add a row to the current matrix, which is marked as damaged if a preceding row is missing."""
         if self.table is not None and not self.table.is_complete:
             # A line may be missing.
             self.table.is_damaged = self.table.is_damaged or row_index != len(self.table.rows)
@@ -103,7 +103,7 @@ class P2pBandwidthLatencyReader(LogReader):
         self.add_flags(builder)
 
     def check_matrices(self, builder: ReadingBuilder) -> None:
-        """Record the problems of the matrices, such as missing rows or cells that are not a number."""
+        """Record problems with the matrices, such as missing rows or cells that are not numbers."""
         if damaged_matrices := [name for name, table in self.tables.items() if not table.is_complete]:
             builder.mark_incomplete(f"matrices have missing or damaged rows: {', '.join(damaged_matrices)}")
         elif "latency_p2p_enabled" not in self.tables:
@@ -118,7 +118,7 @@ class P2pBandwidthLatencyReader(LogReader):
                 builder.mark_nan(f"the matrix {name} has cells that are not numbers")
 
     def add_flags(self, builder: ReadingBuilder) -> None:
-        """Add flags for pairs without peer access, summed directions, and pairs that P2P makes slower."""
+        """Add flags for pairs without peer access, for sums of both directions, and for pairs that P2P makes slower."""
         if self.blocked_pairs:
             builder.add_flag(
                 f"{len(self.blocked_pairs)} pairs cannot access each other, so their P2P=Enabled cells are copies through the host"

@@ -20,7 +20,7 @@ LINE_PREFIX = (
 """Regular expression of the prefix of a line: the time of `kubectl logs --timestamps` and the label of the rank."""
 
 NO_END_MARK = "the log has no end mark, so it may be cut off"
-"""Flag of a log without an end mark. Only the exit code of the program can prove that the log is complete."""
+"""Flag for logs without an end mark, whose completeness only the exit code of the program can prove."""
 
 _MAX_SHOWN_CHARS = 60
 _MAX_NAMED_VALUES = 12
@@ -29,9 +29,9 @@ _STATUSES_WORST_FIRST: tuple[ReadingStatus, ...] = ("incomplete", "invalid", "na
 
 
 def describe_unended_line(line: str) -> str:
-    """Return the message for a last line that is left out because it may be cut off.
+    """Build the message about a last line that is left out because it may be cut off.
 
-    No line feed ends such a line, and nothing proves that it is complete.
+    Such a line does not end in a line feed, and nothing proves that it is complete.
     """
     return (
         f"the last line has no line feed and is left out because it may be cut off: '{line.strip()[:_MAX_SHOWN_CHARS]}'; "
@@ -41,17 +41,16 @@ def describe_unended_line(line: str) -> str:
 
 @dataclass(frozen=True)
 class RunContext:
-    """Facts about a run that are known before its log is read; None if unknown.
+    """Facts about a run that are known before its log is read. Unknown facts are None.
 
     Attributes:
         ranks: number of ranks.
         hosts: number of hosts.
         batch: samples per device and step.
-        batch_global: samples of all devices per step.
+        batch_global: samples per step on all devices together.
         warmup_steps: number of warm-up steps.
         measured_steps: number of steps to measure.
-        test: test of the log that counts, by number from 1, or the last. With None, the log must have exactly one
-            test.
+        test: test of the log that counts, by its number from 1, or 'last'. If None, the log must have exactly one test.
         ended_normally: True if the exit code shows that the program ended normally. Its last line is then complete,
             even without a line feed.
     """
@@ -68,9 +67,9 @@ class RunContext:
 
 @dataclass(frozen=True)
 class PairMatrix:
-    """Numbers per pair of row and column, such as bandwidths between devices; None for pairs that were not measured.
+    """Matrix of numbers for pairs, such as bandwidths between devices. Pairs that were not measured are None.
 
-    `unit` has the form of a name's suffix, such as `gb_per_s` or `us`.
+    `unit` is written as in the suffix of a metric name, such as `gb_per_s` or `us`.
     """
 
     unit: str
@@ -83,7 +82,7 @@ class PairMatrix:
 class MatrixBuilder:
     """Builder of a PairMatrix whose rows are added one by one.
 
-    `is_damaged` is True if a row does not fit the columns, because lines are damaged or mixed up.
+    `is_damaged` is True if a row does not fit the columns, because lines were damaged or mixed up.
     """
 
     unit: str
@@ -106,10 +105,10 @@ class MatrixBuilder:
             self.rows.append(tuple(cells))
 
     def build(self, is_masked: Callable[[bool, float], bool] | None = None) -> PairMatrix:
-        """Build the matrix. Cells that are not finite or that are masked become None.
+        """Build the matrix from the rows added so far. Cells that are masked or not finite become None.
 
         Args:
-            is_masked: predicate for cells that were not measured, with the arguments "is on the diagonal" and value.
+            is_masked: predicate that tells whether a cell was not measured, given whether it is on the diagonal, and its value.
         """
         is_masked = is_masked or (lambda diagonal, value: False)
         values = (
@@ -124,7 +123,7 @@ class MatrixBuilder:
 
 @dataclass(frozen=True)
 class Curve:
-    """A number per message size (bytes), in ascending order of the size."""
+    """Curve of a number over the message size (bytes), in ascending order of size."""
 
     unit: str
     points: tuple[tuple[int, float], ...]
@@ -147,8 +146,8 @@ class LogReading:
         metrics: numbers by name. Each name ends in the unit.
         matrices: matrices over pairs by name.
         curves: curves over message sizes by name.
-        steady: start and end (Unix seconds) of the period in which all ranks were measured.
-        flags: remarks that a reader of the numbers should know.
+        steady: start and end (Unix seconds) of the period in which all ranks were measured, or None.
+        flags: remarks that readers of the numbers should know.
         program: name of the program or test, such as `osu_bw`, if the log states it.
         settings: settings with which the program was started according to the log, named as in `SETTINGS` of
             importing/stated_settings.py.
@@ -170,14 +169,14 @@ class LogReading:
     rounded: bool = True
 
     def without_cut_off_flag(self) -> LogReading:
-        """Return the reading without the flag that the log may be cut off.
+        """Return a copy of the reading without the flag that the log may be cut off.
 
-        To be used if the exit code shows that the program ended normally.
+        Use this method only if the exit code shows that the program ended normally.
         """
         return replace(self, flags=tuple(flag for flag in self.flags if flag != NO_END_MARK))
 
     def has_equal_numbers(self, reading: LogReading) -> bool:
-        """Return True if the two readings have the same status and numbers."""
+        """Return True if another reading has the same status and the same numbers."""
         first_values, second_values = (
             (r.status, r.throughput_per_s, r.metrics, r.curves, r.matrices) for r in (self, reading)
         )
@@ -189,7 +188,7 @@ class LogReading:
         return self.throughput_per_s is not None or bool(self.metrics or self.curves or self.matrices)
 
     def matches_full_log(self, full_reading: LogReading) -> bool:
-        """Return True if the reading of the full log has the same numbers as this reading of the log without its last line.
+        """Return True if a reading of the full log has the same numbers as this reading without the last line.
 
         The status may differ if this reading is `incomplete`, since the last line may make it `ok`.
         """
@@ -199,7 +198,7 @@ class LogReading:
         )
 
     def is_same_test(self, reading: LogReading) -> bool:
-        """Return True if both readings are of the same test, one from its printed output and one from its file."""
+        """Return True if another reading is of the same test, with one from printed output and the other from a file."""
         value_pairs = [
             (self.metrics[name], reading.metrics[name]) for name in self.metrics.keys() & reading.metrics.keys()
         ]
@@ -215,15 +214,16 @@ class LogReading:
 
 @dataclass(frozen=True)
 class LogFormat:
-    """Format of the logs of one program: the reader class, and which lines it needs.
+    """Format of one program's logs: the class that reads them, and which lines it needs.
 
     Lines that contain no needle and do not match `row_pattern` are skipped.
 
     Attributes:
         reader: constructor of the reader.
-        needles: texts that lines of interest contain.
-        row_pattern: pattern of further lines of interest. It begins with a line feed.
-        document_marker: text near the start or end of a log that has a document, so that all lines must be read.
+        needles: texts of which relevant lines contain at least one.
+        row_pattern: pattern that further relevant lines match. It begins with a line feed.
+        document_marker: text near the start or end of a log that shows that it has a JSON document, so that all lines must be
+            read.
         max_line_chars: length of the longest line that is read.
         program_pattern: pattern for the names of the programs.
         decimals: number of decimals with which each line of numbers ends; None if it varies.
@@ -249,7 +249,7 @@ class LogFormat:
 
 
 def parse_number(value: Any) -> float | None:
-    """Convert a value of a JSON document or a text to a float. Return None for booleans and for values that are not numbers."""
+    """Convert a JSON value or a text to a float. Returns None for booleans and for anything that is not a number."""
     if isinstance(value, bool) or value is None:
         return None
     try:
@@ -259,7 +259,7 @@ def parse_number(value: Any) -> float | None:
 
 
 def parse_size(text: Any) -> float | None:
-    """Convert a size such as `4k`, `1 MiB` or `262144 bytes` to bytes, with powers of 1024. Return None for another text."""
+    """Convert a size such as `4k`, `1 MiB` or `262144 bytes` to bytes, by powers of 1024. Returns None for any other text."""
     match = _SIZE_PATTERN.fullmatch(str(text).strip().lower())
     size = parse_number(match[1]) if match else None
     return None if match is None or size is None else size * 1024 ** " kmgt".index(match[2] or " ")
@@ -273,9 +273,9 @@ _MAX_BRACKETS_OPENED_PER_LINE = 20
 
 
 class JsonDocumentFinder:
-    """Finder of JSON documents in a log that is fed line by line.
+    """Finder of JSON documents in a log whose lines are fed to it one by one.
 
-    A document is a single line, or several lines from one that opens it to one that closes it.
+    A document is a single line, or extends from a line that opens it to a line that closes it.
     """
 
     def __init__(self, max_bytes: int = _MAX_DOCUMENT_BYTES) -> None:
@@ -285,7 +285,7 @@ class JsonDocumentFinder:
         self._bytes = self._depth = 0
 
     def feed(self, line: str) -> Any:
-        """Add the next line of the log. Return the document that ends in this line, or None."""
+        """Add the next line of the log. Returns the document that ends with this line, or None."""
         if not self._lines and "{" not in line and "[" not in line:
             return None
         if self._lines and not self._is_continued_by(line):
@@ -308,17 +308,17 @@ class JsonDocumentFinder:
 
     @property
     def has_incomplete_document(self) -> bool:
-        """True if a document began but did not end."""
+        """True if a document has begun but not ended."""
         return self._has_cut_off_document or bool(self._lines)
 
     def _parse(self, text: str) -> Any:
-        """Parse a document, and note if it was cut off."""
+        """Parse the text of a document, and note if it was cut off."""
         document = _parse_json(text)
         self._has_cut_off_document = self._has_cut_off_document or (document is None and text.startswith(('{"', "{\n")))
         return document
 
     def _is_continued_by(self, line: str) -> bool:
-        """Return True if a line can continue the document. Programs print braces for other reasons, too."""
+        """Return True if a line can continue the current document, since braces are also printed for other reasons."""
         if line.startswith('{"') and self._lines[0].startswith('{"'):
             return False  # one document per line, and the previous one was cut off
         if line.startswith("{"):
@@ -326,12 +326,12 @@ class JsonDocumentFinder:
         return _ELEMENT.match(line) is not None
 
     def _reset(self) -> None:
-        """Discard the lines of the current document."""
+        """Discard the lines of the current document collected so far."""
         self._lines, self._bytes, self._depth = [], 0, 0
 
 
 def _parse_json(text: str) -> Any:
-    """Parse a JSON text. Return None if it is invalid or nested too deeply."""
+    """Parse a text as JSON. Returns None if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -341,7 +341,7 @@ def _parse_json(text: str) -> Any:
 def find_values(document: Any, path: str) -> Iterator[Any]:
     """Yield the values at a path in a JSON document.
 
-    A path consists of keys and element numbers (from 0) with dots between them; `*` is every element. A key may
+    A path consists of keys and element numbers (from 0) separated by dots; `*` stands for every element. A key may
     contain dots.
     """
     if isinstance(document, list):
@@ -359,7 +359,7 @@ def find_values(document: Any, path: str) -> Iterator[Any]:
 
 
 def is_close(first: float, second: float, relative: float, absolute: float = 0.0) -> bool:
-    """Return True if two numbers are finite and equal within a relative plus an absolute tolerance."""
+    """Return True if two numbers are finite and differ by no more than a relative plus an absolute tolerance."""
     return (
         math.isfinite(first)
         and math.isfinite(second)
@@ -370,7 +370,7 @@ def is_close(first: float, second: float, relative: float, absolute: float = 0.0
 class ReadingBuilder:
     """Builder of a LogReading: collects numbers, flags and problems of one test.
 
-    The most serious problem determines the status. Of several problems of the same status, the first is reported.
+    The most serious problem determines the status. If several problems have this status, the first is reported.
     """
 
     def __init__(self) -> None:
@@ -382,19 +382,19 @@ class ReadingBuilder:
         self.settings: dict[str, float | str | None] = {}
 
     def mark_incomplete(self, problem: str) -> None:
-        """Record a problem of status `incomplete`: the log has no result or was cut off."""
+        """Record a problem that makes the reading `incomplete`: the log has no result or was cut off."""
         self._problems.setdefault("incomplete", problem)
 
     def mark_invalid(self, problem: str) -> None:
-        """Record a problem of status `invalid`: the log contradicts itself or the run."""
+        """Record a problem that makes the reading `invalid`: the log contradicts itself or the run."""
         self._problems.setdefault("invalid", problem)
 
     def mark_nan(self, problem: str) -> None:
-        """Record a problem of status `nan`: a value is not a finite number."""
+        """Record a problem that makes the reading `nan`: a value is not a finite number."""
         self._problems.setdefault("nan", problem)
 
     def add_flag(self, text: str) -> None:
-        """Add a flag to the reading, unless it has the same flag already."""
+        """Add a flag to the reading, unless it already has the same flag."""
         if text not in self.flags:
             self.flags.append(text)
 
@@ -416,35 +416,35 @@ class ReadingBuilder:
             self.mark_invalid(f"the {description} is {printed_value:g} in the log, but {expected_value:g} in the run")
 
     def check_process_count(self, program: str, process_count: float | None, context: RunContext) -> None:
-        """Add a flag if a program used another number of processes than the run has devices.
+        """Add a flag if the number of processes that a program used differs from the number of ranks of the run.
 
-        This is not an error, as it may be intended.
+        It is not an error, because it may be intended.
         """
         if process_count is not None and context.ranks is not None and process_count != context.ranks:
             self.add_flag(f"{program} used {process_count:g} processes, but the run has {context.ranks} devices")
 
     def require_finite(self, metrics: Mapping[str, float]) -> None:
-        """Mark the reading as `nan` for each metric that is not finite."""
+        """Mark the reading as `nan` if a metric is not finite."""
         for name, value in metrics.items():
             if not math.isfinite(value):
                 self.mark_nan(f"{name} is {value:g}")
 
     def add_curve(self, name: str, unit: str, points: Mapping[int, float]) -> None:
-        """Add a curve over message sizes (bytes). An empty curve is left out; one with a value that is not finite is a problem."""
+        """Add a curve over message sizes (bytes). Empty curves are left out; values that are not finite are a problem."""
         if not all(map(math.isfinite, points.values())):
             self.mark_nan(f"{name} is not a number")
         elif points:
             self.curves[name] = Curve(unit, tuple(sorted(points.items())))
 
     def add_matrix(self, name: str, matrix: PairMatrix) -> None:
-        """Add a matrix and its smallest and largest cell as metrics. A matrix without measured cells is left out."""
+        """Add a matrix, and its smallest and largest cells as metrics. A matrix without measured cells is left out."""
         if cells := list_measured_values(matrix.values):
             self.matrices[name] = matrix
             self.metrics[f"{name}_min_{matrix.unit}"] = min(cells)
             self.metrics[f"{name}_max_{matrix.unit}"] = max(cells)
 
     def build(self, throughput_per_s: float | None = None, program: str = "", *, rounded: bool = True) -> LogReading:
-        """Build the reading, without the rate of an incomplete run and without numbers that are not finite.
+        """Build the reading, leaving out numbers that are not finite, and the rate if the run is incomplete.
 
         Args:
             throughput_per_s: samples per second, or None if the program processes no samples.
@@ -473,19 +473,19 @@ class ReadingBuilder:
 
 
 def list_measured_values(rows: Sequence[Sequence[float | None]]) -> list[float]:
-    """Return all measured cells of a matrix as a list, without those that are None."""
+    """List the values of all measured cells of a matrix, i.e. those that are not None."""
     return [value for row in rows for value in row if value is not None]
 
 
 class LogReader(ABC):
-    """Base class of the readers of one test of a log, which is fed line by line.
+    """Base class of readers, each of which reads one test from a log whose lines are fed to it one by one.
 
     Attributes:
-        max_document_bytes: size of the longest JSON document.
-        next_readers: readers of the tests that begin in the line that was fed last, in order.
+        max_document_bytes: maximum size of a JSON document.
+        next_readers: readers of the tests that begin with the line that was fed last, in order.
         unreadable_values: values that should be numbers but are not.
         document_finder: finder of the JSON documents in the lines.
-        program: name that the test gives itself.
+        program: name of the program or test according to the log.
         from_file: True if the numbers are from a file of the program, which may have more digits than its output.
     """
 
@@ -498,7 +498,7 @@ class LogReader(ABC):
         self.program, self.from_file = "", False
 
     def feed(self, line: str) -> Sequence[LogReader]:
-        """Read the next line, without its end, its terminal codes and the label of its rank.
+        """Read the next line, from which line end, terminal codes and rank label have been removed.
 
         Returns the readers of further tests that begin with this line. The last of them must get the lines that follow.
         """
@@ -511,7 +511,7 @@ class LogReader(ABC):
         return self.next_readers
 
     def select_reader(self, is_used: bool) -> Self:
-        """Return this reader, or a new reader for the next test of the program if this one already has a test.
+        """Return the reader for a test that begins: this reader, or a new one if this one already has a test.
 
         Args:
             is_used: True if this reader already has a test.
@@ -522,23 +522,23 @@ class LogReader(ABC):
         return reader
 
     def start_next_test(self, line: str) -> None:
-        """Start the next test of the same program with this line."""
+        """Start a new reader for the next test of the same program, beginning with this line."""
         self.select_reader(True).feed(line)
 
     def note_unreadable(self, name: str, text: Any) -> None:
-        """Record a value that should be a number but is not. The reading gets a flag with the value."""
+        """Record a value that should be a number but is not, so that the reading gets a flag with it."""
         if len(self.unreadable_values) < _MAX_NAMED_VALUES:
             self.unreadable_values.append(f"{name}: '{str(text).strip()[:_MAX_SHOWN_CHARS]}'")
 
     def read_number(self, name: str, value: Any) -> float | None:
-        """Convert a value of a JSON document to a float, or return None. A text that is not a number is recorded as unreadable."""
+        """Convert a JSON value to a float. Returns None if it is not a number; texts are then recorded as unreadable."""
         result = parse_number(value)
         if result is None and isinstance(value, str) and value.strip():
             self.note_unreadable(name, value)
         return result
 
     def read_line(self, line: str) -> None:  # noqa: B027
-        """Read a line that ends no JSON document. Readers of programs that only write documents ignore it."""
+        """Read a line with which no JSON document ends. Ignored by readers of programs that only write documents."""
 
     def read_document(self, document: Any) -> None:  # noqa: B027
         """Read a JSON document that the log contains."""
@@ -561,12 +561,12 @@ class LogReader(ABC):
 
 
 def compile_patterns(**patterns: str) -> Mapping[str, re.Pattern[str]]:
-    """Compile the line patterns of a format. Each pattern matches from the start of a line and has one group per value."""
+    """Compile the line patterns of a format. Patterns match from the start of a line and have one group per value."""
     return {name: re.compile(pattern) for name, pattern in patterns.items()}
 
 
 class LineReader(LogReader):
-    """Base class of readers for formats of text lines, which `PATTERNS` declares.
+    """Base class of readers for formats that consist of text lines, declared as patterns in `PATTERNS`.
 
     If several patterns match a line, the first one applies. The name `unread`, declared last, is for lines that
     should have numbers but match no other pattern. Its groups are a label and the text instead of the numbers.
@@ -596,7 +596,7 @@ class LineReader(LogReader):
         return None
 
     def begins_next_test(self, name: str, values: tuple[str, ...]) -> bool:
-        """Return True if a line begins the next test. By default, the second line that matches `begin` does.
+        """Return True if a line begins the next test. By default, the second line that matches the pattern `begin` does.
 
         Args:
             name: name of the pattern that the line matches.
@@ -605,11 +605,11 @@ class LineReader(LogReader):
         return name == "begin" and bool(self.matches[name])
 
     def last_match(self, name: str) -> tuple[str, ...] | None:
-        """Return the values of the last line that matched the pattern of this name, or None."""
+        """Return the values in the last line that matched the pattern of this name, or None if no line matched."""
         return self.matches[name][-1] if self.matches[name] else None
 
     def last_number(self, name: str) -> float | None:
-        """Return the first value of the last line that matched the pattern of this name.
+        """Return the first value in the last line that matched the pattern of this name.
 
         Returns None if no line matched or the value is not a number.
         """

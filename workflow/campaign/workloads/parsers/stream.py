@@ -56,13 +56,13 @@ class StreamReader(LineReader):
         builder.metrics["threads"] = self.last_number("threads")
 
     def add_bandwidth(self, builder: ReadingBuilder, name: str, values: tuple[float, ...], array_bytes: float) -> None:
-        """Add the bandwidth of one kernel in GB/s, and check that its times agree with the moved bytes.
+        """Add the bandwidth of one kernel in GB/s, and check that its times match the number of bytes moved.
 
         Args:
             builder: builder of the reading.
             name: name of the kernel, such as `Triad`.
             values: best rate (MB/s), mean, smallest and largest time (s).
-            array_bytes: size of one array.
+            array_bytes: size of one array in bytes.
         """
         best, average_s, min_s, max_s = values
         if not all(map(math.isfinite, values)):

@@ -43,19 +43,19 @@ class TfCnnBenchmarksReader(LineReader):
         self.totals: list[float] = []
 
     def read_line(self, line: str) -> None:
-        """Store the totals of a line, which several ranks may have printed, or read it by the patterns."""
+        """Store the totals in a line, into which several ranks may have printed, or else match it with the patterns."""
         if "total images/sec:" in line:  # one line may have the totals of several ranks
             self.totals += [float(text) for text in _TOTAL.findall(line)]
         else:
             super().read_line(line)
 
     def begins_next_test(self, name: str, values: tuple[str, ...]) -> bool:
-        """Return True if a line is a header or the end of the warm-up after a total or an evaluation."""
+        """Return True if a line begins another run: a header or end of warm-up that follows a total or an evaluation."""
         # All ranks of one benchmark finish warming up before any rank is done.
         return name in ("begun", "batch_global") and bool(self.totals or self.matches["evaluated"])
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
-        """Add the last loss and return the smallest total (images/s). Check batch, ranks and the spread of the totals."""
+        """Add the last loss, and return the smallest total (images/s). Check the batch, the ranks and the spread of totals."""
         losses, begun_ranks = [float(loss) for (loss,) in self.matches["step"]], len(self.matches["begun"])
         if not self.totals:
             evaluation_line = self.last_match("evaluated")

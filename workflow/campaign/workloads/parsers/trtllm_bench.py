@@ -77,7 +77,7 @@ class TrtllmBenchReader(LogReader):
             self.note_unreadable(name, text)
 
     def read_document(self, document: Any) -> None:
-        """Store a JSON document if it is a report of --report_json."""
+        """Store a JSON document if it is a report written by --report_json."""
         try:
             performance, request_info = document["performance"], document["request_info"]
             streaming_metrics = document.get("streaming_metrics") or {}
@@ -145,7 +145,7 @@ class TrtllmBenchReader(LogReader):
 
 
 def _convert_statistic_name(key: Any) -> str:
-    """Return the statistic's name in metrics, such as `p99`, `min` or `mean`; empty for an unknown statistic."""
+    """Convert a statistic's name to the one used in metrics, such as `p99`, `min` or `mean`; empty if it is unknown."""
     name = {"minimum": "min", "maximum": "max", "average": "mean"}.get(str(key), str(key))
     return name if re.fullmatch(r"p\d{1,2}|min|max|mean", name) else ""
 

@@ -109,7 +109,7 @@ class ServingResultReader(LogReader):
 
 
 def _add_counts(result: Mapping[str, Any], builder: ReadingBuilder) -> float | None:
-    """Add rates and counts of requests and tokens to the metrics, and return the rate of completed requests."""
+    """Add rates and counts of requests and tokens to the metrics, and return the rate of completed requests (1/s)."""
     names = ("completed", "duration", "request_throughput", "total_output_tokens", "output_throughput")
     completed_requests, duration_s, rate, tokens, token_rate = (parse_number(result.get(name)) for name in names)
     failed_requests = parse_number(result.get("failed"))
@@ -169,7 +169,7 @@ def _add_settings(result: Mapping[str, Any], builder: ReadingBuilder) -> None:
 
 
 def _add_latencies(result: Mapping[str, Any], builder: ReadingBuilder) -> None:
-    """Add the latency statistics of a result to the metrics, in milliseconds."""
+    """Add the latency statistics in a result to the metrics, in milliseconds."""
     for key, value in result.items():
         if match := _LATENCY_KEY.fullmatch(key):
             statistic, latency = (_METRIC_NAMES.get(part, part) for part in match.groups())

@@ -50,12 +50,12 @@ class _Epoch:
 
     @property
     def duration_s(self) -> float:
-        """Duration of the epoch from its rate, or from its elapsed time if they do not agree."""
+        """Duration of the epoch, computed from its rate, or its elapsed time if the two do not agree."""
         return self.batches / self.rate if self.is_rate_consistent else self.elapsed_s + 0.5
 
 
 class Yolov5Reader(LogReader):
-    """Reader of one training run."""
+    """Reader of one YOLO training run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Yolov5Reader(LogReader):
         self.end_times_s: list[float] = []
 
     def read_line(self, line: str) -> None:
-        """Store an epoch, a row of results.csv or a setting. A line that cannot follow begins the next test."""
+        """Store an epoch, a row of results.csv or a setting. A line that cannot follow the previous ones begins the next test."""
         if "100%" in line:
             if row := _ROW.match(line):
                 if self.epochs and int(row[1]) < max(self.epochs):
@@ -117,7 +117,7 @@ class Yolov5Reader(LogReader):
             self.end_times_s.append(values["time"])
 
     def store_epoch(self, row: re.Match[str]) -> None:
-        """Store the last progress bar of an epoch. Bars that are not at their end are ignored."""
+        """Store the final state of an epoch's progress bar. Earlier states are ignored."""
         epoch, batches, total_batches = int(row[1]), int(row[6]), int(row[7])
         elapsed_s, rate = _parse_clock_s(row[8]), parse_number(row[9])
         losses = tuple(float(text) for text in row[5].split())
@@ -130,7 +130,7 @@ class Yolov5Reader(LogReader):
         self.epochs[epoch] = _Epoch(batches, elapsed_s, rate, relative_error, losses, reserved_mib)
 
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
-        """Add times, precisions and sizes, and return the rate (images/s), which results.csv alone does not have."""
+        """Add times, precisions and sizes, and return the rate (images/s), or None if only results.csv is available."""
         if self.columns and not self.epochs:
             self.add_csv_results(builder)
             return None
@@ -155,7 +155,7 @@ class Yolov5Reader(LogReader):
         return rate
 
     def compute_rate(self, context: RunContext, builder: ReadingBuilder) -> float | None:
-        """Return the rate (images/s) of the epochs after the first, and add their times.
+        """Compute the rate (images/s) of all epochs after the first, and add their times to the reading.
 
         Returns None if there is no epoch or the batch is unknown.
         """
@@ -187,7 +187,7 @@ class Yolov5Reader(LogReader):
         return batch * batches / seconds
 
     def check_epochs(self, builder: ReadingBuilder, epochs: int, hours: float) -> None:
-        """Check the number and the time of the epochs against the last line of the training."""
+        """Check the number and duration of the epochs against the final line that the training prints."""
         if epochs != len(self.epochs):
             builder.add_flag(
                 f"{epochs} epochs were completed, but the log has {len(self.epochs)} complete progress bars"
@@ -199,7 +199,7 @@ class Yolov5Reader(LogReader):
             )
 
     def add_csv_results(self, builder: ReadingBuilder) -> None:
-        """Add the results of results.csv without a printed log, which has no rate of images."""
+        """Add the results from results.csv if there is no printed log. They do not include a rate of images."""
         if not self.row_count:
             builder.mark_incomplete("results.csv has no complete row")
         losses = [value for name, value in self.values.items() if name.startswith("train/")]
@@ -211,9 +211,9 @@ class Yolov5Reader(LogReader):
         builder.metrics = {"epochs": float(self.row_count), **self.precisions, **self.compute_mean_epoch_time(builder)}
 
     def compute_mean_epoch_time(self, builder: ReadingBuilder) -> dict[str, float]:
-        """Return the mean time per epoch as a metric, by the column `time` and without the first epoch, which warms up.
+        """Compute the mean time per epoch, as a metric, from the column `time` without the first epoch (warm-up).
 
-        Returns an empty dict if there are fewer than two times or they do not grow.
+        Returns an empty dict if there are fewer than two times or they do not increase.
         """
         if len(self.end_times_s) < 2:
             return {}
@@ -236,13 +236,13 @@ class Yolov5Reader(LogReader):
 
 
 def _find_percentage(values: dict[str, float], *names: str) -> float | None:
-    """Return the first of several named values that exists, in percent, or None."""
+    """Return the first of the named values that exists, in percent, or None if none of them exists."""
     value = next((values[name] for name in names if name in values), None)
     return None if value is None else 100 * value
 
 
 def _parse_clock_s(clock: str) -> float | None:
-    """Convert a clock text such as `1:02:03` to seconds. Return None if it is invalid."""
+    """Convert a time such as `1:02:03` to seconds. Returns None if it is invalid."""
     try:
         parts = [int(part) for part in clock.split(":")]
     except ValueError:

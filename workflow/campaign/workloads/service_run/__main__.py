@@ -30,7 +30,7 @@ _UNDER_LOAD = "while the client ran"
 
 
 def main() -> int:
-    """Run the service, or keep a part of its server running. Return the exit code, which is 0 if the result was written."""
+    """Run the service, or keep one part of its server running. Return the exit code: 0 if the result was written."""
     specification = ServiceRunSpecification.model_validate_json(read_bytes(Path(sys.argv[1])))
     adopt_orphans()
     server = ServerProcesses(specification, determine_server_rank(specification))
@@ -63,7 +63,7 @@ def _keep_server_running(server: ServerProcesses) -> int:
 
 
 def _run_service(specification: ServiceRunSpecification, server: ServerProcesses) -> ServiceRunResult:
-    """Run server and client, and return the result with the durations of the phases. A failure is part of the result."""
+    """Run server and client. Return the result with the duration of each phase; failures are part of the result."""
     phases: dict[str, float] = {}
     try:
         phases["server_ready"] = server.start_until_ready()
@@ -96,9 +96,9 @@ def _run_service(specification: ServiceRunSpecification, server: ServerProcesses
 
 
 def run_client(specification: ServiceRunSpecification, server: ServerProcesses) -> None:
-    """Run the client to its end.
+    """Run the client until it ends.
 
-    Raises ServiceRunError if the server ends meanwhile or the client fails.
+    Raises ServiceRunError if the server ends in the meantime or the client fails.
     """
     client = specification.client
     process = server.start_program(
@@ -124,7 +124,7 @@ def run_client(specification: ServiceRunSpecification, server: ServerProcesses) 
 
 
 def _read_metrics_page(specification: ServiceRunSpecification, server: ServerProcesses) -> str | None:
-    """Return the page with the server's own metrics, or None if no metrics are configured or it cannot be read."""
+    """Fetch the page with the server's own metrics. Returns None if none are configured or the page cannot be read."""
     if (settings := specification.server.metrics) is None:
         return None
     try:
@@ -137,7 +137,7 @@ def _read_metrics_page(specification: ServiceRunSpecification, server: ServerPro
 def _compute_metrics(
     specification: ServiceRunSpecification, page_before: str | None, page_after: str | None
 ) -> tuple[dict[str, float], list[str]]:
-    """Compute the metrics of the server from its pages before and after the client ran.
+    """Compute the server's own metrics from its metrics pages before and after the client ran.
 
     Returns the metrics, and flags for pages that are missing or invalid.
     """

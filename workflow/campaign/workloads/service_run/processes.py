@@ -22,23 +22,23 @@ _MAX_LINE_BYTES = 1 << 16
 
 
 def log_message(message: str) -> None:
-    """Write a message of this program to the log of the run."""
+    """Write a message of the service program itself to the log of the run."""
     write_to_log(f"service: {message}\n".encode())
 
 
 def write_to_log(data: bytes) -> None:
-    """Write bytes to the log of the run without lines of other processes in between."""
+    """Write bytes to the log of the run, without mixing them with lines of other processes."""
     while data:
         data = data[os.write(1, data) :]
 
 
 class ProcessOutput:
-    """Output of one process, which a thread forwards to the log of the run.
+    """Output of one process, forwarded to the log of the run by a thread.
 
     Args:
         pipe: file descriptor from which the output is read.
         pattern: regular expression that sets `has_matched` when a line matches it.
-        copy_path: file that gets a copy of the output.
+        copy_path: file for a copy of the output; None for no copy.
     """
 
     def __init__(self, pipe: int, pattern: str | None = None, copy_path: Path | None = None) -> None:
@@ -53,13 +53,13 @@ class ProcessOutput:
     def read_tail(self) -> str:
         """Return the last 4 KiB of the output.
 
-        Waits up to 0.5 s for output of an ended process that is still in the pipe.
+        After the process has ended, waits up to 0.5 s for output that is still in the pipe.
         """
         self._thread.join(0.5)
         return self._tail.decode(errors="replace").strip()
 
     def _forward_output(self) -> None:
-        """Forward the output to the log and the copy until the pipe is closed, and search it for the pattern."""
+        """Forward the output to the log and the copy until the pipe is closed, and search its lines for the pattern."""
         line = b""
         with (self._copy_path or Path(os.devnull)).open("wb") as file:
             while data := os.read(self._pipe, 1 << 16):
@@ -78,7 +78,7 @@ _started_pids: set[int] = set()
 
 
 class ServiceProcess:
-    """A program in its own session, with its output.
+    """Program that runs in its own session, with its output.
 
     Raises OSError if the program cannot be started. `pattern` and `copy_path` are those of `ProcessOutput`.
     """
@@ -118,13 +118,13 @@ class ServiceProcess:
         return self._popen.poll()
 
     def signal(self, signal_number: signal.Signals) -> None:
-        """Send a signal to all foreground processes of the session."""
+        """Send a signal to all processes in the foreground of the program's session."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal_number)
 
 
 def find_adopted_processes() -> set[int]:
-    """Return the ids of running processes that others left behind and that this process has adopted."""
+    """Return the ids of all running processes that were left behind by others and adopted by this process."""
     pids = (list_children() or set()) - _started_pids
     for pid in list(pids):
         with suppress(ChildProcessError):
@@ -136,12 +136,12 @@ def find_adopted_processes() -> set[int]:
 def end_processes(
     processes: Sequence[ServiceProcess], timeout_s: float, self_ending: Sequence[ServiceProcess] = ()
 ) -> bool:
-    """End processes and everything that they left behind, and return True if some had to be killed.
+    """End processes and all background processes that they left behind. Returns True if some had to be killed.
 
     Args:
-        processes: processes that get SIGTERM.
-        timeout_s: time after which the remaining processes are killed.
-        self_ending: processes that end without a signal within this time.
+        processes: processes to which SIGTERM is sent.
+        timeout_s: time in seconds after which the remaining processes are killed.
+        self_ending: processes that are expected to end within this time without a signal.
     """
     for process in processes:
         process.signal(signal.SIGTERM)

@@ -35,7 +35,7 @@ _ADDRESS_IN_USE = re.compile(r"address already in use|EADDRINUSE|errno[ :=]*98\b
 
 
 class ServiceRunError(Exception):
-    """Error that ends a service run."""
+    """Error that makes a service run fail."""
 
     def __init__(self, problem: ServiceProblem, message: str, evidence: str = "", exit_code: int | None = None) -> None:
         super().__init__(message)
@@ -43,11 +43,11 @@ class ServiceRunError(Exception):
 
 
 class ServerProcesses:
-    """Part of the server that this process runs, and on rank 0 the processes that run the parts of the other hosts.
+    """Part of the server that runs on this host and, on rank 0, the processes that run its parts on the other hosts.
 
     Args:
         specification: specification of the run.
-        rank: number of this process among those of the server.
+        rank: number of this process among the processes of the server.
     """
 
     def __init__(self, specification: ServiceRunSpecification, rank: int = 0) -> None:
@@ -68,7 +68,7 @@ class ServerProcesses:
         return f"http://{ADDRESS}:{self.port}"
 
     def start_program(self, command: Sequence[str], environment: Variables, **process_options: Any) -> ServiceProcess:
-        """Start a program of the workload file, with its words and variables filled in.
+        """Start a program from the workload file, with names in braces filled in and its environment variables set.
 
         Args:
             command: program and arguments.
@@ -98,7 +98,7 @@ class ServerProcesses:
         return process
 
     def require_program_start(self, process: ServiceProcess) -> None:
-        """Raise ServiceRunError if the wrapper of a program ended without starting the program."""
+        """Raise ServiceRunError if the wrapper of a program ended without having started the program."""
         mark_directory, exit_code, output = (
             self._mark_directories.get(id(process)),
             process.exit_code,
@@ -109,7 +109,7 @@ class ServerProcesses:
             raise ServiceRunError("no_program", message, output, exit_code)
 
     def _collect_template_values(self) -> dict[str, Scalar]:
-        """Return the values that can be filled in once the run has begun, by name."""
+        """Collect the values that are known once the run has begun, by their names in braces."""
         environment = {**os.environ, **self._group_variables}
         return {
             "port": self.port,
@@ -121,7 +121,7 @@ class ServerProcesses:
         }
 
     def start_server(self) -> None:
-        """Start the server, with `launch: per_host` also on the other hosts.
+        """Start the server on this host and, with `launch: per_host`, on all other hosts.
 
         Raises ServiceRunError if the program cannot be started or its port is taken.
         """
@@ -142,9 +142,9 @@ class ServerProcesses:
         ]
 
     def start_until_ready(self) -> float:
-        """Start the server and wait until it is ready. Return the seconds that this took.
+        """Start the server, wait until it is ready, and return how many seconds this took.
 
-        If another process takes the free port first, the server is started again on another port.
+        If another process takes the chosen free port first, the server is started again on a different port.
         """
         for remaining_starts in reversed(range(_MAX_STARTS)):
             start_s = time.monotonic()
@@ -165,7 +165,7 @@ class ServerProcesses:
     def _await_ready(self, deadline: float) -> None:
         """Wait until the server is ready.
 
-        Raises ServiceRunError if it ends or is not ready at the deadline (in seconds of the monotonic clock).
+        Raises ServiceRunError if the server ends, or is not ready at the deadline (in seconds of the monotonic clock).
         """
         while not self._is_ready():
             self.require_running("ended_before_ready", "before it was ready")
@@ -183,8 +183,8 @@ class ServerProcesses:
         """Raise ServiceRunError if the server has ended.
 
         Args:
-            problem: kind of failure.
-            period: end of the message, such as "before it was ready".
+            problem: kind of failure to report.
+            period: period of the failure for the end of the message, such as "before it was ready".
         """
         if (ended_process := self._find_ended_process()) is not None:
             self.require_program_start(ended_process)
@@ -194,9 +194,9 @@ class ServerProcesses:
             )
 
     def _find_ended_process(self) -> ServiceProcess | None:
-        """Return a process of the server, here or on another host, that has ended; None if all are running.
+        """Return a process of the server, on this or another host, that has ended, or None if all are running.
 
-        A process with exit code 0 that left processes in the background has not ended.
+        A process that ended with exit code 0 but left processes in the background counts as running.
         """
         for process in (*self._processes, *self._other_host_processes):
             exit_code = process.exit_code
@@ -207,16 +207,16 @@ class ServerProcesses:
         return None
 
     def stop_server(self) -> bool:
-        """End the server and everything that it started, and return True if some of it had to be killed.
+        """End the server and everything that it started. Returns True if some processes had to be killed.
 
-        On rank 0 this also signals the end of the run to the other processes of the server.
+        On rank 0, this also tells the other processes of the server that the run is over.
         """
         if not self.rank:
             self.specification.run_end_file.write_text("over\n", encoding="utf-8")
         return end_processes(self._processes, self.settings.stop_within_s, self._other_host_processes)
 
     def _is_ready(self) -> bool:
-        """Return True if the server passes its readiness probe."""
+        """Return True if the configured readiness probe shows that the server is ready."""
         ready = self.settings.ready
         if ready.log is not None:
             return self._processes[0].output.has_matched
@@ -234,9 +234,9 @@ class ServerProcesses:
 
 
 def fetch_page(port: int, path: str, timeout_s: float) -> tuple[int, str]:
-    """Fetch a page of the server, and return its HTTP status and text.
+    """Fetch a page from the server over HTTP, and return the status code and the text.
 
-    Raises OSError or HTTPException if the server does not answer, or not in HTTP.
+    Raises OSError if the server does not answer, or HTTPException if its answer is not valid HTTP.
     """
     connection = http.client.HTTPConnection(ADDRESS, port, timeout=timeout_s)
     try:
@@ -253,7 +253,7 @@ def describe_exit(exit_code: int) -> str:
 
 
 def _is_port_free(port: int) -> bool:
-    """Return True if no process listens on the port.
+    """Return True if no process is listening on the port.
 
     Connections of an earlier server that are still being closed do not count.
     """
@@ -267,9 +267,9 @@ def _is_port_free(port: int) -> bool:
 
 
 def _build_group_variables(specification: ServiceRunSpecification, rank: int) -> dict[str, str]:
-    """Return the environment variables by which the processes of several hosts find each other.
+    """Build the environment variables by which the server's processes on several hosts find each other.
 
-    MASTER_ADDR and MASTER_PORT are set on rank 0 only. The other ranks get them from rank 0.
+    MASTER_ADDR and MASTER_PORT are only set on rank 0. The other ranks get them from rank 0.
     """
     rank_variables = {
         "RANK": str(rank),
@@ -284,9 +284,9 @@ def _build_group_variables(specification: ServiceRunSpecification, rank: int) ->
 
 
 def _build_host_commands(specification: ServiceRunSpecification) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """Yield the command and the variables that start this program on the other hosts.
+    """Yield commands, each with its environment variables, that start this program on the other hosts.
 
-    With Slurm this is one job step for all hosts, otherwise one process per host on this machine.
+    With Slurm, one job step is started for all hosts; otherwise, one process per host is started on this machine.
     """
     argv = [sys.executable, "-m", "campaign.workloads.service_run", str(specification.path)]
     other_hosts = specification.hosts[1:]
@@ -302,7 +302,7 @@ def _build_host_commands(specification: ServiceRunSpecification) -> Iterator[tup
 
 
 def determine_server_rank(specification: ServiceRunSpecification) -> int:
-    """Return the number of this process among those of the server."""
+    """Determine the number (rank) of this process among the processes of the server."""
     match specification.server.launch:
         case "per_rank":
             return int(os.environ["RANK"])
@@ -317,15 +317,15 @@ _CUMULATIVE_TYPES = frozenset({"counter", "histogram", "summary"})
 def compute_server_metrics(
     settings: ServerMetrics, page_before: str, page_after: str
 ) -> tuple[dict[str, float], list[str]]:
-    """Compute the metrics `server_NAME` from the pages before and after the client ran.
+    """Compute the server's metrics (`server_NAME`) from its metrics pages before and after the client ran.
 
-    Returns the metrics, and a flag for each series that the page does not have. Raises ValueError if a page is not
+    Returns the metrics, and a flag for each configured series that the page does not contain. Raises ValueError if a page is not
     in Prometheus text format.
 
     Args:
         settings: page and names of the metrics.
         page_before: text of the page before the client ran.
-        page_after: text of the page after it.
+        page_after: text of the page after the client ran.
     """
     series_before, series_after = _read_series(page_before, settings.read), _read_series(page_after, settings.read)
     metrics, missing_flags = {}, []
@@ -342,9 +342,9 @@ def compute_server_metrics(
 
 
 def _read_series(page: str, series_by_metric: Mapping[str, str]) -> dict[str, tuple[bool, list[float]]]:
-    """Parse the values of the requested series from a page in Prometheus text format.
+    """Read the values of the requested series from a page in Prometheus text format.
 
-    Returns, by series, True if it only grows (counters, histograms and summaries), and its values for all labels.
+    Returns, for each series, whether it is cumulative (a counter, histogram or summary), and its values for all labels.
     """
     from prometheus_client.parser import text_string_to_metric_families
 

@@ -22,10 +22,10 @@ SERVICE_VALUES: Mapping[str, str] = {
     "first_host": "address of process 0, to which the other processes connect",
     "first_port": "free port at that address",
 }
-"""Meanings of names in braces whose values are known once a run has begun."""
+"""Meanings of the names in braces whose values are only known once a run has begun."""
 
 RESULT_FILE, CLIENT_OUTPUT_FILE = "service-result.json", "service-client-output"
-"""Files in the run's directory: result of the run, and output of the client."""
+"""Names of files in the run's directory: the result of the run, and the output of the client."""
 
 ServiceProblem = Literal[
     "no_program",
@@ -49,7 +49,7 @@ class ReadinessProbe(FileModel):
 
     @model_validator(mode="after")
     def _require_one_probe(self) -> ReadinessProbe:
-        """Check that exactly one probe is given and is valid."""
+        """Check that exactly one probe is given and that it is valid."""
         if sum((self.http is not None, self.tcp, self.log is not None)) != 1:
             raise ValueError("give exactly one of 'http', 'tcp: true' and 'log'")
         if self.http is not None and not self.http.startswith("/"):
@@ -120,7 +120,7 @@ class BenchmarkClient(FileModel):
 
     @model_validator(mode="after")
     def _require_one_parser(self) -> BenchmarkClient:
-        """Check that one kind of parser is given and that the result is inside the run's directory."""
+        """Check that exactly one kind of parser is given, and that the result file is inside the run's directory."""
         if (self.parser is None) == (not self.parsers):
             raise ValueError("give either 'parser' or 'parsers'")
         if Path(self.result).is_absolute() or ".." in Path(self.result).parts:
@@ -130,30 +130,30 @@ class BenchmarkClient(FileModel):
         return self
 
     def find_result(self, directory: Path) -> Path | None:
-        """Return the result file in a run's directory, or None. Of several, the last by name is returned."""
+        """Find the client's result file in a run's directory. Returns the last by name of several, or None."""
         return max((path for path in directory.glob(self.result) if path.is_file()), default=None)
 
 
 class _ServiceModel(BaseModel):
-    """Base class of immutable documents without unknown keys."""
+    """Base class of immutable documents in which unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ServiceRunSpecification(_ServiceModel):
-    """Specification of one service run. Names in braces are still to be filled in.
+    """Specification of one service run. Names in braces have not been filled in yet.
 
     Attributes:
-        where: name of the workload for messages.
+        where: name of the workload, for messages.
         directory: directory of the run.
         server: server of the service.
         client: client of the service.
-        values: values to fill in, in addition to SERVICE_VALUES.
-        files: paths of input files by name.
-        words: words before a program that start it in its software environment.
-        variables: environment variables of its software environment.
+        values: values of names in braces, in addition to those in SERVICE_VALUES.
+        files: paths of the input files by name.
+        words: words to put before a program to start it in its software environment.
+        variables: environment variables of the software environment.
         hosts: hosts of the run.
-        slurm: True if hosts other than the first are reached through Slurm.
+        slurm: True if the other hosts are reached through Slurm.
     """
 
     where: str
@@ -169,12 +169,12 @@ class ServiceRunSpecification(_ServiceModel):
 
     @property
     def path(self) -> Path:
-        """Path of the file from which the program reads the specification."""
+        """Path of the file from which the service program reads this specification."""
         return self.directory / "service-specification.json"
 
     @property
     def run_end_file(self) -> Path:
-        """Path of the file that contains text as soon as the other processes of the server must end."""
+        """Path of a file that is empty until the other processes of the server have to end."""
         return self.directory / "service-over"
 
 
@@ -185,12 +185,12 @@ class ServiceRunResult(_ServiceModel):
         problem: kind of failure, or None.
         words: description of the failure.
         evidence: output that shows the failure.
-        code: exit code of the program that failed, if any.
-        phases_s: duration of each phase.
+        code: exit code of the program that failed, or None.
+        phases_s: duration of each phase in seconds.
         client_started: start of the client (Unix seconds).
         client_ended: end of the client (Unix seconds).
-        metrics: metrics of the server.
-        flags: remarks that a reader of the numbers should know.
+        metrics: metrics that the server itself publishes.
+        flags: remarks that readers of the numbers should know.
     """
 
     problem: ServiceProblem | None = None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 class CpuDataParallel(nn.Module):
     """DataParallel over threads of one process on a CPU.
 
-    Every call copies the weights to each replica, scatters the batch, runs the replicas in threads, and averages their losses.
+    Each call copies the weights to all replicas, scatters the batch, runs the replicas in threads, and averages their losses.
     Gradients flow back through the copies and add up in the weights, as on GPUs. The backward pass itself runs in one thread,
     because autograd has one thread per device and all replicas are on the CPU. Buffers (running means) are those of the first
     replica.
@@ -29,11 +29,11 @@ class CpuDataParallel(nn.Module):
 
     @property
     def replica_modules(self) -> list[nn.Module]:
-        """Modules of the replicas, in order."""
+        """Modules of all replicas, in order."""
         return [replica.module for replica in self._replicas]
 
     def forward(self, *batch: Tensor) -> Tensor:
-        """Return the mean loss of the batch, a scalar. Every tensor is scattered along its first axis."""
+        """Return the mean loss of a batch, a scalar. Every tensor is scattered along its first axis."""
         parts = zip(*(tensor.chunk(len(self._replicas)) for tensor in batch), strict=True)
         for replica in self._replicas:
             replica.copy_weights()
@@ -50,7 +50,7 @@ class CpuDataParallel(nn.Module):
 
 
 class _Replica:
-    """Copy of a module whose weights are copies in autograd's graph once `copy_weights` was called."""
+    """Copy of a module. After `copy_weights`, its weights are copies within autograd's graph."""
 
     def __init__(self, module: nn.Module, first: bool) -> None:
         self.module = copy.deepcopy(module)
@@ -62,14 +62,14 @@ class _Replica:
                 owner._buffers[name] = buffer
 
     def _remove_parameters(self, module: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
-        """Remove the parameters of the copy, and yield each as (module of the copy, name, original weight)."""
+        """Remove the parameters from the copy, and yield each as (module of the copy, name, original weight)."""
         for owner, name, weight in _pair_tensors(module, self.module, "_parameters"):
             # A tensor with a history cannot be a parameter, but as a plain attribute it can replace one.
             del owner._parameters[name]
             yield owner, name, weight
 
     def copy_weights(self) -> None:
-        """Copy the current weights, and the buffers except for the first replica, into the replica."""
+        """Copy the current weights into the replica and, unless it is the first one, the buffers, too."""
         copies: dict[int, Tensor] = {}  # weights shared by two modules stay shared
         for owner, name, weight in self._weights:
             owner.__dict__[name] = copies.setdefault(id(weight), weight.clone())
@@ -79,7 +79,7 @@ class _Replica:
 
 
 def _pair_tensors(original: nn.Module, duplicate: nn.Module, kind: str) -> list[tuple[nn.Module, str, Tensor]]:
-    """Return all parameters or buffers of a module as (module of its copy, name, tensor of the original).
+    """List all parameters or buffers of a module as tuples (module of its copy, name, tensor of the original).
 
     Args:
         original: the module.

@@ -29,7 +29,7 @@ _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 
 
 class BatchMemory:
-    """Memory of one batch, with `tensors` as views. It starts on a whole block, as O_DIRECT requires."""
+    """Memory for one batch, with `tensors` as views of it. It is aligned to whole blocks, as O_DIRECT requires."""
 
     def __init__(self, example: Sample, is_pinned: bool) -> None:
         spans = [tensor.numel() * tensor.element_size() for tensor in example]
@@ -47,18 +47,18 @@ class BatchMemory:
         )
 
     def copy_batch(self, batch: Sequence[Tensor]) -> None:
-        """Copy a batch into the memory."""
+        """Copy the tensors of a batch into this memory."""
         for target, tensor in zip(self.tensors, batch, strict=True):
             target.copy_(tensor)
 
 
 def _round_up_to_multiple(size: int, multiple: int) -> int:
-    """Round a size up to a multiple."""
+    """Round a size up to the next multiple of a number."""
     return -(-size // multiple) * multiple
 
 
 class EmulatedLink:
-    """Emulated link, which lets reads pass one after the other at a fixed rate. Several threads may use it."""
+    """Emulated storage link, through which reads pass one after another at a fixed rate. Several threads may use it."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -66,12 +66,12 @@ class EmulatedLink:
         self._free_s = 0.0
 
     def schedule_read(self, size_bytes: int, requested_s: float) -> float:
-        """Queue a read on the link, and return the time at which it is finished, in seconds of the same clock.
+        """Queue a read on the link, and return the time at which it will be finished, in seconds of the same clock.
 
-        The link first finishes the reads before it.
+        Reads that were queued earlier are finished first.
 
         Args:
-            size_bytes: size of the read.
+            size_bytes: size of the read in bytes.
             requested_s: time of the request in seconds.
         """
         with self._lock:
@@ -79,13 +79,13 @@ class EmulatedLink:
             return self._free_s
 
     def wait_until(self, due_s: float) -> None:
-        """Wait until this time (`time.perf_counter`, seconds)."""
+        """Wait until a given time (seconds of `time.perf_counter`)."""
         while (remaining_s := due_s - time.perf_counter()) > 0:
             time.sleep(remaining_s)
 
 
 class Dataset:
-    """Batches in a file without a name. Several threads may call `read_record` at once.
+    """Dataset of batches in a file without a name. Several threads may call `read_record` at once.
 
     Attributes:
         records: number of batches.
@@ -102,9 +102,9 @@ class Dataset:
         *,
         gb_per_s: float | None = None,
     ) -> None:
-        """Write the batches, and check that the first one can be read back.
+        """Write the batches to a new file, and check that the first one can be read back.
 
-        Raises OSError, with the directory, if the dataset cannot be written.
+        Raises OSError, which names the directory, if the dataset cannot be written.
 
         Args:
             directory: directory of the file.
@@ -156,7 +156,7 @@ class Dataset:
             self._link.wait_until(self._link.schedule_read(self.record_bytes, requested_s))
 
     def _write_records(self, first_record: BatchMemory, make_batch: Callable[[int], Sample]) -> None:
-        """Write all records to the file. The first distinct ones are repeated for large datasets."""
+        """Write all records to the file. For large datasets, a limited number of distinct records is repeated."""
         distinct = min(self.records, max(1, _MAX_DISTINCT_BYTES // self.record_bytes))
         distinct_records = [bytes(first_record.bytes)]
         scratch = BatchMemory(make_batch(0), is_pinned=False)
@@ -170,7 +170,7 @@ class Dataset:
         os.fsync(self._file.fileno())
 
     def _enable_direct_reads(self) -> None:
-        """Enable O_DIRECT if the file system supports it. Some file systems accept the flag but refuse the read."""
+        """Enable O_DIRECT if the file system supports it. Some file systems accept the flag but then refuse to read."""
         file = self._file.fileno()
         flags = fcntl.fcntl(file, fcntl.F_GETFL)
         record = BatchMemory((torch.empty(BLOCK_BYTES, dtype=torch.uint8),), is_pinned=False)
@@ -183,7 +183,7 @@ class Dataset:
             self.is_direct = True
 
     def _verify_first_record(self, first_record: BatchMemory, example: Sample) -> None:
-        """Read the first record back, and raise OSError if it differs from the written one."""
+        """Read the first record back, and raise OSError if it differs from the one that was written."""
         record = BatchMemory(example, is_pinned=False)
         self.read_record(0, record)
         if record.bytes != first_record.bytes:

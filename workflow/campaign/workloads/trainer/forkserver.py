@@ -40,12 +40,12 @@ _THREAD_COUNT_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_T
 
 
 class _RankOrder(BaseModel):
-    """Rank to be forked.
+    """Rank that is to be forked.
 
     Attributes:
         env: complete environment of the rank.
         log: file for its output.
-        namespaces: files of the namespaces that the rank enters.
+        namespaces: files of the namespaces that the rank is to enter.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,11 +55,11 @@ class _RankOrder(BaseModel):
 
 
 class _Order(BaseModel):
-    """Order to fork ranks.
+    """Order of the launcher to fork ranks.
 
     Attributes:
         cwd: working directory of the ranks.
-        module: program of the ranks; both programs are imported before the fork.
+        module: module that the ranks run as their program. All such modules are imported before the fork.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -73,11 +73,11 @@ class _Order(BaseModel):
 def _fork_ranks(order: _Order, answer_fd: int) -> list[int]:
     """Fork the ranks of an order, and return their process ids.
 
-    Raises ValueError or OSError if the order cannot be executed. No rank is left in that case.
+    Raises ValueError or OSError if the order cannot be executed. In that case no rank is left running.
 
     Args:
         order: the order.
-        answer_fd: file descriptor of the answers, which the ranks close.
+        answer_fd: file descriptor to which answers are written, which the ranks have to close.
     """
     if not order.cwd.is_dir():
         raise ValueError(f"cwd {order.cwd} is not a directory")
@@ -120,13 +120,13 @@ def _become_rank(
 ) -> NoReturn:
     """Turn this forked process into a rank, and run it. Never returns.
 
-    Files of the server are closed, and the rank's namespaces, environment and log are set up.
+    The server's files are closed, and the rank's namespaces, environment and log are set up.
 
     Args:
         rank: the rank.
         order: the order that the rank belongs to.
-        rank_namespaces: descriptors of the namespaces to enter.
-        inherited_fds: descriptors to close.
+        rank_namespaces: file descriptors of the namespaces to enter.
+        inherited_fds: inherited file descriptors to close.
         parent_pid: id of the intermediate process, which is about to end.
     """
     try:
@@ -152,9 +152,9 @@ def _become_rank(
 
 
 def _die_with_launcher() -> None:
-    """Have the kernel end this process when the process that adopted it ends.
+    """Make the kernel end this process when the process that adopted it (the launcher) ends.
 
-    Works on Linux only, and is not inherited by forks.
+    This works on Linux only, and is not inherited by forked processes.
     """
     launcher = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
@@ -165,7 +165,7 @@ def _die_with_launcher() -> None:
 
 
 def _import_rank_modules() -> None:
-    """Import all modules that ranks need, without starting a thread or initialising CUDA, which forks could not use."""
+    """Import all modules that ranks need, without starting threads or initialising CUDA, which would not survive a fork."""
     os.environ.update(dict.fromkeys(_THREAD_COUNT_VARIABLES, "1"))
     import torch
 
@@ -185,7 +185,7 @@ def _import_rank_modules() -> None:
 
 
 def main() -> int:
-    """Serve a launcher on stdin and stdout until stdin ends, and return the exit code. Output of torch goes to stderr."""
+    """Serve a launcher on stdin and stdout until stdin ends, and return the exit code. torch's output goes to stderr."""
     answer_fd = os.dup(1)
     os.dup2(2, 1)
 

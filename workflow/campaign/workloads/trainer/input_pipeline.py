@@ -22,11 +22,11 @@ _MIN_RECORDS = 2
 def make_feed(
     spec: TrainSpec, trainable: Trainable, rank: int, world_size: int, device: torch.device
 ) -> tuple[Feed, int]:
-    """Create the feed of one rank, and return it with the size of one batch in bytes.
+    """Create the feed that provides one rank with batches. Return it, and the size of one batch in bytes.
 
     A dataset has as many batches as the run reads, at most 256 MiB of them, or the configured size. Step k of rank r gets the
-    samples from (k x world_size + r) x batch on. One rank with a batch of two thus gets the same samples as two ranks together.
-    Raises OSError, with the directory, if the storage fails.
+    samples from number (k x world_size + r) x batch on. One rank with a batch of two thus gets the same samples as two ranks with
+    a batch of one. Raises OSError, which names the directory, if the storage fails.
     """
     options = spec.resolve_options()
     samples = spec.batch * spec.replicas
@@ -61,7 +61,7 @@ def make_feed(
 
 
 def _copy_to_device(batch: Sequence[torch.Tensor], device: torch.device, channels_last: bool) -> Sample:
-    """Copy a batch to the device. Images are converted there to floats with mean 0 and standard deviation 1, as is usual."""
+    """Copy a batch to the device. As is usual, images are converted there to floats with mean 0 and standard deviation 1."""
     device_tensors = []
     for tensor in batch:
         tensor = tensor.to(device, non_blocking=True)
@@ -74,9 +74,9 @@ def _copy_to_device(batch: Sequence[torch.Tensor], device: torch.device, channel
 
 
 class RepeatedBatchFeed:
-    """Feed that returns the same batch in every step, either resident on the device or copied to it.
+    """Feed that returns the same batch in every step. The batch either stays on the device or is copied to it each time.
 
-    Nothing is read from storage. For the fields see `StorageFeed`.
+    Nothing is read from storage. The fields are described at `StorageFeed`.
     """
 
     waited_s: float | None = None
@@ -91,15 +91,15 @@ class RepeatedBatchFeed:
 
 
 class StorageFeed:
-    """Feed of the batches of a dataset, in order and repeatedly.
+    """Feed that returns the batches of a dataset in order, again and again.
 
-    Without workers, a call reads the batch itself. Storage time is then fully exposed, an upper bound. With n workers, n
-    threads read up to 2n batches ahead. A batch is valid until the next call. An OSError of a thread is raised by the call
-    that would have returned its batch.
+    Without workers, each call reads its batch itself, so the full storage time delays the step (an upper bound). With n workers, n
+    threads read up to 2n batches ahead. A batch is valid until the next call. If a thread fails with an OSError, the call that
+    would have returned its batch raises the error.
 
     Attributes:
-        waited_s: time in calls so far that was spent on reading or on waiting for a read.
-        written_s: time in which the dataset was written.
+        waited_s: time in seconds that calls have so far spent on reading or on waiting for a read.
+        written_s: time in seconds that writing the dataset took.
         flags: remarks on the input for readers of the results.
     """
 
@@ -158,8 +158,8 @@ class StorageFeed:
 
 
 _FreeBatch = tuple[BatchMemory, Any]  # memory, and the event after its copy to a device or None
-"""Memory for a batch, and the device event after the last copy from it."""
+"""Memory for a batch, and the device event that follows the last copy from it."""
 
 
 Feed = RepeatedBatchFeed | StorageFeed
-"""Source of the next batch on the device."""
+"""Source that returns the next batch on the device."""

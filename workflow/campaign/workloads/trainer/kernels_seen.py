@@ -19,12 +19,12 @@ _ATTENTION = {
     "aten::_scaled_dot_product_fused_attention_overrideable": "fused",  # kernel of a vendor's torch, such as Intel's
 }
 _PLAIN_ATTENTION = "math"
-"""Attention that torch composes of matrix products and a softmax, without calling a special kernel."""
+"""Attention that torch composes from matrix products and a softmax instead of calling a special kernel."""
 
 
 @contextmanager
 def record_kernels() -> Iterator[dict[str, str]]:
-    """Record the kernels that torch calls in this thread; yield a dict that is filled when the context ends.
+    """Record which kernels torch calls in this thread. Yields a dict that is filled in when the context ends.
 
     `attention` is flash, efficient, cudnn, fused or math, with several joined by ' and '; it is absent without attention.
     `optimizer` is present if the optimizer was a fused AdamW.
@@ -41,7 +41,7 @@ def record_kernels() -> Iterator[dict[str, str]]:
 
 
 class _AttentionCounter(TorchFunctionMode):
-    """Counter of calls of scaled dot-product attention."""
+    """Counter of the calls of scaled dot-product attention in a context."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class _AttentionCounter(TorchFunctionMode):
 
 
 class _OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counter of the operators that torch dispatches, by name."""
+    """Counter of the operators that torch dispatches in a context, by name."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

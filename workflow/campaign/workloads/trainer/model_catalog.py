@@ -17,14 +17,14 @@ _TYPE_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "t
 
 @dataclass(frozen=True, slots=True)
 class ModelOption:
-    """Key of a model's `options`.
+    """Option of a model, as a key of `options`, with its allowed values.
 
     Attributes:
         kind: type of the value.
         description: effect of the option.
         minimum: minimum of a number.
         maximum: maximum of a number.
-        multiple_of: divisor of allowed numbers.
+        multiple_of: number of which allowed values are multiples.
         choices: allowed values of a text option.
         default: default value.
     """
@@ -38,7 +38,7 @@ class ModelOption:
     default: Scalar | None = None
 
     def find_problem(self, value: Scalar) -> str | None:
-        """Return the reason why a value is not allowed, or None."""
+        """Return the reason why a value is not allowed for this option, or None if it is."""
         # YAML and JSON may write 1 for 1.0. In Python True is an int, but it is not accepted as a number.
         boolean = isinstance(value, bool)
         numeric = isinstance(value, int | float) and not boolean
@@ -58,7 +58,7 @@ class ModelOption:
         return None
 
     def format_values(self) -> str:
-        """Format the allowed values for the reference."""
+        """Format the allowed values of the option for the reference page."""
         if self.choices:
             return " or ".join(f"`{choice}`" for choice in self.choices)
         kind = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`"}[self.kind]
@@ -209,7 +209,7 @@ class ModelInfo:
 
     @property
     def options(self) -> Mapping[str, ModelOption]:
-        """All options of the model, by name."""
+        """All options that the model has, by name."""
         options = {**FAMILY_OPTIONS[self.family], **COMMON_OPTIONS}
         if size := TRANSFORMER_SIZES.get(self.name):
             options["seq_len"] = replace(options["seq_len"], maximum=size.positions)
@@ -270,7 +270,7 @@ MODELS: dict[str, ModelInfo] = {info.name: info for info in map(_parse_model_row
 def find_model_info(name: str) -> ModelInfo:
     """Return the properties of a model by its name, which may be `transformers:NAME` or `torchvision:NAME`.
 
-    Raises ConfigError, with the nearest known name, if there is no such model.
+    Raises ConfigError, which suggests the most similar name, if there is no such model.
     """
     if name in MODELS:
         return MODELS[name]
@@ -289,7 +289,7 @@ def find_model_info(name: str) -> ModelInfo:
 
 
 def resolve_options(model: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the default options of a model, overridden by `options`.
+    """Return the default values of all options of a model, overridden by `options`.
 
     Raises ConfigError for an unknown key or a value that is not allowed.
     """

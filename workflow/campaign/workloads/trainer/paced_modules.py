@@ -28,16 +28,16 @@ _OVERSLEEP_LEARNING_RATE = 0.1
 
 
 class DevicePacer:
-    """Pacer that makes the work of a thread take as long as on one emulated device.
+    """Pacer that makes the work of a thread take as long as it would on one emulated device.
 
-    The thread is the one that created the pacer or that last called `begin_part`. After each part of its work, the thread
-    reports the duration of that part on the device (`wait_for_device`), and sleeps for the rest of it. Time in which the
-    thread computed or waited for a core counts as work. Time in which it was blocked in a collective or waited for input
-    does not count, because the device waits, too. A part that took longer than on the device is compensated in the next
-    parts. The delay that could not be compensated is `delay_s`.
+    The paced thread is the one that created the pacer, or the one that last called `begin_part`. After each part of its work, the
+    thread reports the duration of that part on the device (`wait_for_device`), and sleeps for the rest of it. Time in which the
+    thread computed or waited for a core counts as work. Time in which it was blocked in a collective or waited for input does not
+    count, because the device waits, too. If a part took longer than on the device, the delay is made up for in the next parts.
+    `delay_s` is the delay that has not been made up for yet.
 
     Attributes:
-        paced_s: seconds of the device so far.
+        paced_s: time of the device so far, in seconds.
         delay_s: delay of the thread behind the device at the end of the last part, in seconds.
     """
 
@@ -49,7 +49,7 @@ class DevicePacer:
         self.begin_part()
 
     def begin_part(self) -> None:
-        """Begin a part of the device's work in the calling thread. What the thread did before does not count."""
+        """Begin a part of the device's work in the calling thread. Earlier work of the thread does not count."""
         if self._thread != (thread := get_native_id()):
             self._close()
             self._thread = thread
@@ -59,10 +59,10 @@ class DevicePacer:
         self._busy_s = self._read_busy_s()
 
     def wait_for_device(self, seconds: float) -> None:
-        """Advance the device's clock, and sleep until the thread has taken as long.
+        """Advance the device's clock, and sleep until the thread's work has taken as long as the device's.
 
         Args:
-            seconds: duration of the last part of the work on the device.
+            seconds: duration that the last part of the work has on the device.
         """
         busy_s, started_s = self._read_busy_s(), time.perf_counter()
         self._owed_s += seconds - (busy_s - self._busy_s)
@@ -78,16 +78,16 @@ class DevicePacer:
             self._oversleep_s += _OVERSLEEP_LEARNING_RATE * (ended_s - started_s - asleep_s - self._oversleep_s)
 
     def forgive_delay(self) -> None:
-        """Forgive the current delay, so that it is not compensated."""
+        """Forgive the current delay, so that it is not made up for in later parts."""
         self._owed_s = max(0.0, self._owed_s)
 
     @property
     def delay_s(self) -> float:
-        """Delay of the thread behind the device in seconds."""
+        """Current delay of the thread behind the device, in seconds."""
         return max(0.0, -self._owed_s)
 
     def _read_busy_s(self) -> float:
-        """Return the seconds that the thread has computed or waited for a core.
+        """Return for how many seconds the thread has computed or waited for a core.
 
         The waiting time is documented in Linux, Documentation/scheduler/sched-stats.rst.
         """
@@ -103,21 +103,21 @@ def _close_descriptor(descriptor: int | None) -> None:
 
 
 _OPTIMIZER_SHARE = 0.05
-"""Share of the optimizer in the time of a step, about as much as for large models on GPUs. The optimizer really computes here, too,
-and needs time."""
+"""Share of a step's time that the optimizer takes, about as much as for large models on GPUs. Here, too, the optimizer really
+computes and needs time."""
 _AdvanceFunction = Callable[[float], None]
-"""Function that advances a device by a number of operations."""
+"""Function that advances a device's clock by the time for a number of operations."""
 
 
 class PacedDevices:
-    """Emulated devices of one process, which make its training steps take as long as on real devices.
+    """Emulated devices of one process, which make its training steps take as long as they would on real devices.
 
     Args:
-        operations: operations of one call of each module's forward pass, by module name.
-        step_operations: operations of a step of one device, both passes of all modules.
+        operations: number of operations in one forward call of each module, by module name.
+        step_operations: number of operations per step on one device, in both passes of all modules.
         gflops: pace of each device in GFLOP/s.
         is_single_process: true if no other process waits for these devices.
-        update_share: share of the weights that a device updates.
+        update_share: share of the weights that each device updates.
     """
 
     def __init__(
@@ -138,19 +138,19 @@ class PacedDevices:
 
     @property
     def paced_s(self) -> float:
-        """Seconds of the devices so far, without the forward passes of replicas."""
+        """Time of the devices so far in seconds, without the forward passes of replicas."""
         return self._pacer.paced_s
 
     def begin_step(self) -> None:
-        """Begin a step. What the process did since the last step is not work of its devices."""
+        """Begin a step. Work of the process since the last step does not count as work of its devices."""
         self._pacer.begin_part()
 
     def record_gradients_ready(self) -> None:
-        """Record the delay when all gradients of a step are computed."""
+        """Record the delay at the moment when all gradients of a step have been computed."""
         self._record_delay()
 
     def end_step(self) -> None:
-        """End a step. Its last part is the optimizer."""
+        """End a step, whose last part is the work of the optimizer."""
         self._pacer.wait_for_device(self._optimizer_s)
         self._record_delay()
 
@@ -158,16 +158,16 @@ class PacedDevices:
         self._late_s.append(self._pacer.delay_s + max((pacer.delay_s for pacer in self._replicas), default=0.0))
 
     def begin_window(self) -> None:
-        """Begin the window. Delays of earlier steps are forgiven, because the first steps do work only once."""
+        """Begin the measured window. Delays of earlier steps are forgiven, because the first steps include one-time work."""
         self._late_s = [0.0]
         for pacer in (self._pacer, *self._replicas):
             pacer.forgive_delay()
 
     def compute_lost_s(self) -> tuple[float, ...]:
-        """Return the seconds that the process lost behind the devices in each step of the window.
+        """Return how many seconds the process fell behind its devices in each step of the window.
 
-        Other processes wait for delays at the gradients or at the end of a step, even if this process compensates them later.
-        A single process loses only the delay at the end of the window.
+        Other processes have to wait for delays at the gradients or at the end of a step, even if this process makes up for them
+        later. A single process loses only the delay at the end of the window.
         """
         if self._is_single_process:
             return (*(0.0 for _ in self._late_s[3::2]), self._late_s[-1])
@@ -175,9 +175,9 @@ class PacedDevices:
         return tuple(map(sum, zip(delays_s[::2], delays_s[1::2], strict=True)))
 
     def pace_network(self, network: nn.Module) -> None:
-        """Make a network take as long as on the only device of this process.
+        """Make a network's passes take as long as on the only device of this process.
 
-        To be called before the network is wrapped or sharded, with the module names of `operations`.
+        Call this before the network is wrapped or sharded, so that its module names are those in `operations`.
         """
 
         def advance_device(operations: float) -> None:
@@ -186,9 +186,9 @@ class PacedDevices:
         self._pace_modules(network, advance_device, advance_device)
 
     def pace_replicas(self, replicas: CpuDataParallel) -> None:
-        """Make each replica take as long as on its device.
+        """Make the passes of each replica take as long as on its own device.
 
-        Forward passes run in the thread of the replica, backward passes all in the thread of the caller.
+        Forward passes run in the threads of the replicas, and all backward passes run in the caller's thread.
         """
         device_times_s = [0.0] * len(self._rates)
 
@@ -216,7 +216,7 @@ class PacedDevices:
 
 
 class _PacedModule:
-    """Hooks that make one module take as long as on an emulated device."""
+    """Hooks that make one module's passes take as long as on an emulated device."""
 
     def __init__(
         self,
@@ -248,11 +248,11 @@ class _PacedModule:
 
 
 class _ModuleCall:
-    """One call of a module, watched until its backward pass.
+    """One forward call of a module, watched until its backward pass.
 
     Args:
         tensors: inputs and weights of the call.
-        on_gradient: called once in the backward pass, when the first of the tensors has its gradient.
+        on_gradient: function that is called once in the backward pass, when the first of the tensors has its gradient.
     """
 
     def __init__(self, tensors: Sequence[Tensor], on_gradient: Callable[[], None]) -> None:
@@ -265,7 +265,7 @@ class _ModuleCall:
             callback()
 
     def release_if_over(self) -> bool:
-        """Return whether the backward pass of the call is done. If so, remove its hooks."""
+        """Return whether the backward pass of the call is over. If so, remove the call's hooks."""
         if self._on_gradient is None:
             for handle in self._handles:
                 handle.remove()

@@ -30,10 +30,10 @@ _DEFAULT_BUCKET_MIB = 25.0  # of DistributedDataParallel
 
 @dataclass(frozen=True, slots=True)
 class StepTraffic:
-    """Bytes of one optimizer step, by the input of its collectives. None if nothing is communicated.
+    """Bytes communicated in one optimizer step, according to the inputs of its collectives. None if there are none.
 
     Attributes:
-        gradient_bytes: all gradients of the model, in their type in the backward pass.
+        gradient_bytes: size of all gradients of the model, in the number type that they have in the backward pass.
         allreduce_bytes: bytes S that one rank passes to all-reduces of gradients.
         communication_bytes: bytes that one rank (for `dp`, one device on average) sends if every collective is a ring:
             2(N-1)/N of S for an all-reduce, and (N-1)/N of the total for an all-gather, a reduce-scatter or a broadcast.
@@ -46,13 +46,13 @@ class StepTraffic:
 
 @dataclass(frozen=True, slots=True)
 class ParallelStrategy:
-    """Model and optimizer in a parallel strategy. `model(*batch)` is the mean loss of this process's samples, a scalar.
+    """Model and optimizer of a parallel strategy. `model(*batch)` is the mean loss over this process's samples, a scalar.
 
     Attributes:
-        reduce_gradients: called after the backward pass; reduces the gradients if the backward pass has not done so.
-        before_step: called between `reduce_gradients` and the step of the optimizer.
-        without_communication: context in which gradients are not communicated.
-        traffic: bytes that a step communicates.
+        reduce_gradients: function called after the backward pass, which reduces the gradients unless the pass has done so.
+        before_step: function called between `reduce_gradients` and the optimizer's step.
+        without_communication: function that returns a context in which gradients are not communicated.
+        traffic: bytes that are communicated in each step.
     """
 
     name: Parallel
@@ -65,7 +65,7 @@ class ParallelStrategy:
 
 
 def choose_strategy_name(spec: TrainSpec, world_size: int) -> Parallel:
-    """Return the name of the strategy that a run actually uses. A single device always has the strategy `single`."""
+    """Return the name of the strategy that a run actually uses, which for a single device is always `single`."""
     if spec.replicas > 1:
         return "dp"
     name = str(spec.resolve_options()["parallel"])
@@ -77,7 +77,7 @@ def make_strategy(
 ) -> ParallelStrategy:
     """Wrap the model in its parallel strategy, and create its optimizer.
 
-    The process group must exist. The model is on its device and is changed in place.
+    The process group must already exist. The model must be on its device, and is changed in place.
     """
     options = spec.resolve_options()
     if options["activation_checkpointing"]:
@@ -98,7 +98,7 @@ def make_strategy(
 def _make_replicated_strategy(
     spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int, traffic: StepTraffic
 ) -> ParallelStrategy:
-    """Create a strategy in which every device has all weights."""
+    """Create a strategy in which every device holds all weights of the model."""
     options, name = spec.resolve_options(), choose_strategy_name(spec, world_size)
     masters = None
     if spec.precision == "fp16-o2":
@@ -143,15 +143,15 @@ def _make_replicated_strategy(
 
 
 FUSED_ADAMW_DEVICE_TYPES = frozenset({"cuda", "xpu"})
-"""Device types with a fused AdamW kernel. CPUs have one, too, but processes on CPUs only emulate devices."""
+"""Device types for which the fused AdamW kernel is used. CPUs have one, too, but processes on CPUs only emulate devices."""
 
 
 def choose_optimizer(
     spec: TrainSpec, trainable: models.Trainable, device: torch.device
 ) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """Choose the optimizer class of a model, and return it with its settings.
+    """Choose the optimizer class for a model on a device, and return it with its settings.
 
-    AdamW is fused if the device supports it and the precision is not fp16.
+    The fused AdamW is used if the device supports it and the precision is not fp16.
     """
     optimizer_class, settings = trainable.choose_optimizer(float(spec.resolve_options()["learning_rate"]))
     # A fused optimizer is called even for steps that the fp16 scaler drops, so dropped steps could not be counted.
@@ -165,18 +165,18 @@ def choose_optimizer(
 
 
 def do_nothing() -> None:
-    """Do nothing, instead of an optional action of a strategy."""
+    """Do nothing, as the default for optional actions of a strategy."""
     pass
 
 
 def _make_bucket_arguments(bucket_mib: float) -> dict[str, Any]:
-    """Return the arguments of DistributedDataParallel for buckets of this size (MiB)."""
+    """Return the arguments of DistributedDataParallel that select gradient buckets of this size (MiB)."""
     # Any given number, even the default, disables the smaller first bucket.
     return {} if bucket_mib == _DEFAULT_BUCKET_MIB else {"bucket_cap_mb": bucket_mib}
 
 
 def _all_reduce_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Average the gradients over all ranks, with one all-reduce per type of gradient."""
+    """Average the gradients over all ranks, with one all-reduce per number type."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     for kind in dict.fromkeys(gradient.dtype for gradient in gradients):
         parts = [gradient for gradient in gradients if gradient.dtype == kind]
@@ -187,11 +187,11 @@ def _all_reduce_gradients(parameters: Sequence[nn.Parameter]) -> None:
 
 
 def estimate_traffic(spec: TrainSpec, trainable: models.Trainable, world_size: int) -> StepTraffic:
-    """Calculate the traffic of a step.
+    """Calculate how many bytes are communicated in a step.
 
     Args:
         spec: specification of the run.
-        trainable: the model before it is wrapped.
+        trainable: the model, before it is wrapped.
         world_size: number of processes.
     """
     options, name, is_half_precision = (
@@ -232,14 +232,14 @@ def estimate_traffic(spec: TrainSpec, trainable: models.Trainable, world_size: i
 
 
 def _wrap_data_parallel(trainable: models.Trainable, device: torch.device, spec: TrainSpec) -> nn.Module:
-    """Wrap a model in DataParallel, or in its equivalent for CPUs."""
+    """Wrap a model in DataParallel or, on a CPU, in its equivalent with threads."""
     if device.type == "cpu":
         return CpuDataParallel(trainable, spec.replicas)
     return _MeanLoss(nn.DataParallel(trainable, device_ids=list(range(spec.replicas))))
 
 
 class _MeanLoss(nn.Module):
-    """Wrapper that averages the losses which DataParallel gathers from the devices."""
+    """Wrapper that averages the losses gathered by DataParallel from all devices."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ class _MeanLoss(nn.Module):
 
 
 def enable_recomputation(layer: nn.Module) -> None:
-    """Have a layer keep only its inputs, and run it again in the backward pass (Chen et al. 2016)."""
+    """Make a layer keep only its inputs, and recompute it in the backward pass (Chen et al. 2016)."""
     layer.__class__ = _make_recomputing_class(type(layer))  # type: ignore[arg-type]  # a class is hashable
 
 
@@ -270,7 +270,7 @@ def _make_recomputing_class(kind: type[nn.Module]) -> type[nn.Module]:
 def _make_sharded_strategy(
     spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int, traffic: StepTraffic
 ) -> ParallelStrategy:
-    """Create a strategy in which every device has a share of all weights. The optimizer always updates fp32 shards."""
+    """Create a strategy in which every device holds a shard of each weight. The optimizer always updates fp32 shards."""
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(device.type, (world_size,))
@@ -286,10 +286,10 @@ def _make_sharded_strategy(
 def shard_model(
     trainable: models.Trainable, mesh: DeviceMesh, use_fp16: bool, use_mixed_bf16: bool
 ) -> Callable[[], AbstractContextManager[Any]]:
-    """Shard a model in place over a mesh, each layer as a unit, and return a context in which gradients are not reduced.
+    """Shard a model in place over a mesh, with each layer as a unit.
 
-    Layers release their gathered weights after the forward pass. The other weights are kept, because the backward pass begins
-    and ends with them.
+    Returns a function that creates a context without gradient reduction. Layers release their gathered weights after the
+    forward pass. All other weights are kept, because the backward pass begins and ends with them.
 
     Args:
         trainable: the model.

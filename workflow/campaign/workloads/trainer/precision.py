@@ -37,7 +37,7 @@ NORMS = (*_BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def parse_cpu_features(cpuinfo: str) -> frozenset[str]:
-    """Parse the instruction set features (`flags` on x86, `Features` on Arm) from the text of /proc/cpuinfo."""
+    """Extract the CPU's instruction set features (`flags` on x86, `Features` on Arm) from the text of /proc/cpuinfo."""
     for line in cpuinfo.splitlines():
         name, _, values = line.partition(":")
         if name.strip() in ("flags", "Features"):
@@ -46,17 +46,17 @@ def parse_cpu_features(cpuinfo: str) -> frozenset[str]:
 
 
 def is_emulated(precision: Precision, features: frozenset[str]) -> bool:
-    """Return whether a CPU with these features computes the precision by converting to fp32 and back."""
+    """Return whether a CPU with these features only emulates a precision, by converting to fp32 and back."""
     return precision in _CPU_FEATURES and not _CPU_FEATURES[precision] & features
 
 
 def is_emulated_on_this_cpu(precision: Precision) -> bool:
-    """Return whether the CPU of this machine computes the precision by converting to fp32 and back."""
+    """Return whether the CPU of this machine only emulates a precision, by converting to fp32 and back."""
     return is_emulated(precision, parse_cpu_features(_CPUINFO.read_text(encoding="utf-8")))
 
 
 def unsupported_reason(precision: Precision, device: torch.device, allow_emulation: bool) -> str | None:
-    """Return the reason why the device cannot compute in this precision, or None. No other precision is used instead."""
+    """Return the reason why a device cannot compute in a precision, or None. No other precision is used in its place."""
     if device.type == "cpu":
         if precision == "tf32":
             return "tf32 is a mode of NVIDIA's tensor cores, which a CPU does not have"
@@ -76,7 +76,7 @@ def unsupported_reason(precision: Precision, device: torch.device, allow_emulati
 
 
 def _unsupported_accelerator_reason(precision: Precision, device: torch.device) -> str | None:
-    """Return the reason why a device other than a CPU or a CUDA device cannot compute in this precision, or None."""
+    """Return the reason why a device that is neither a CPU nor a CUDA device cannot compute in a precision, or None."""
     if precision == "tf32":
         return f"tf32 is a mode of NVIDIA's tensor cores and not supported on {device.type}"
     module = get_device_module(device.type)
@@ -86,10 +86,10 @@ def _unsupported_accelerator_reason(precision: Precision, device: torch.device) 
 
 
 def set_matmul_precision(precision: Precision) -> None:
-    """Set the process-wide switches of torch: tf32 in CUDA and cuDNN for `tf32`, full fp32 (ieee) for every other precision.
+    """Set torch's process-wide switches: tf32 in CUDA and cuDNN for `tf32`, full fp32 (ieee) for all other precisions.
 
-    The older switches are used, which also set the newer ones (fp32_precision). If only the newer ones are set, torch raises an
-    exception when torch.compile reads the older ones (pytorch issues 166387, 189955).
+    The older switches are used, because they also set the newer ones (fp32_precision). If only the newer ones are set, torch
+    raises an exception when torch.compile reads the older ones (pytorch issues 166387, 189955).
     """
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
@@ -99,9 +99,9 @@ def set_matmul_precision(precision: Precision) -> None:
 
 
 def make_autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context in which a forward pass runs.
+    """Return the context in which forward passes run in this precision: autocast, or one that does nothing.
 
-    Parameters and gradients stay fp32, so an all-reduce has as many bytes as in fp32.
+    Parameters and gradients stay in fp32, so an all-reduce transfers as many bytes as in fp32.
     """
     if dtype := _AUTOCAST.get(precision):
         return torch.autocast(device.type, dtype=dtype)
@@ -109,7 +109,7 @@ def make_autocast(precision: Precision, device: torch.device) -> AbstractContext
 
 
 def enable_autocast_in_forward(module: nn.Module, precision: Precision, device: torch.device) -> None:
-    """Have a module enter autocast in its own forward pass, in whichever thread the pass runs.
+    """Make a module enter autocast within its own forward pass, whichever thread the pass runs in.
 
     torch keeps autocast per thread. `nn.DataParallel` enters an autocast without a type in the thread of each replica, which
     on CUDA is fp16, whatever is set outside.
@@ -120,7 +120,7 @@ def enable_autocast_in_forward(module: nn.Module, precision: Precision, device: 
 
 @cache
 def _make_autocast_class(kind: type[nn.Module], device_type: str, dtype: torch.dtype) -> type[nn.Module]:
-    """Derive a class of modules whose forward pass runs in autocast of this type."""
+    """Derive a subclass of a module's class whose forward pass runs in autocast of the given type."""
     # The class is changed, not the object, because DataParallel copies a module's attributes, and a copied method would stay bound
     # to the original.
 
@@ -132,9 +132,9 @@ def _make_autocast_class(kind: type[nn.Module], device_type: str, dtype: torch.d
 
 
 def make_scaler(precision: Precision, device: torch.device) -> GradScaler | None:
-    """Return a gradient scaler for `fp16` and `fp16-o2`, or None for other precisions.
+    """Create a gradient scaler for `fp16` and `fp16-o2`. Returns None for other precisions.
 
-    Its scale only decreases. Growing it every 2000 steps would make a step overflow, be dropped and look faster than others.
+    Its scale only decreases. If it grew every 2000 steps, a step would overflow, be dropped, and look faster than others.
     """
     if precision not in ("fp16", "fp16-o2"):
         return None
@@ -142,12 +142,12 @@ def make_scaler(precision: Precision, device: torch.device) -> GradScaler | None
 
 
 def lower_settled_scale(scaler: GradScaler) -> None:
-    """Divide a settled loss scale by 16, so that a slightly larger gradient does not overflow in the window."""
+    """Divide a loss scale that has settled by 16, so that slightly larger gradients do not overflow in the window."""
     scaler.update(scaler.get_scale() * _SCALE_HEADROOM_FACTOR)
 
 
 def find_weighted_norms(module: nn.Module) -> list[nn.Module]:
-    """Return the normalisation layers of a module that have weights."""
+    """Return those normalisation layers within a module that have weights."""
     return [norm for norm in module.modules() if isinstance(norm, NORMS) and next(norm.parameters(), None) is not None]
 
 
@@ -157,7 +157,7 @@ def has_batch_norms(module: nn.Module) -> bool:
 
 
 def convert_to_fp16(trainable: Trainable) -> None:
-    """Convert a model to fp16-o2 in place. All weights become fp16 except those of norms, which compute in fp32."""
+    """Convert a model to fp16-o2 in place. All weights become fp16, except those of norms, which compute in fp32."""
     norms = set(find_weighted_norms(trainable))
     for module in trainable.modules():
         if module in norms:
@@ -170,9 +170,9 @@ def convert_to_fp16(trainable: Trainable) -> None:
 
 
 def compute_norm_in_fp32(norm: nn.Module) -> None:
-    """Have a norm convert fp16 inputs to fp32, and its output back to fp16.
+    """Make a norm convert fp16 inputs to fp32, and its output back to fp16.
 
-    Batch normalisation is left as it is, because it already does so with fp32 weights and statistics.
+    Batch normalisation is left unchanged, because with fp32 weights and statistics it already does so.
     """
     if isinstance(norm, _BATCH_NORMS):
         return
@@ -181,14 +181,14 @@ def compute_norm_in_fp32(norm: nn.Module) -> None:
 
 
 def cast_inputs_to_fp16(trainable: Trainable) -> None:
-    """Convert floating-point inputs of the network to fp16. Inputs of the loss are not converted."""
+    """Make a model convert its network's floating-point inputs to fp16. Inputs of the loss are not converted."""
     trainable.network.register_forward_pre_hook(
         lambda _, inputs: tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in inputs)
     )
 
 
 class MasterWeights:
-    """Master weights in fp32 that an optimizer updates instead of a model's fp16 weights. Weights in fp32 are used directly."""
+    """Master weights in fp32, which the optimizer updates instead of fp16 weights. Weights in fp32 are used directly."""
 
     def __init__(self, trainable: nn.Module) -> None:
         weights = [weight for weight in trainable.parameters() if weight.requires_grad]
@@ -200,7 +200,7 @@ class MasterWeights:
         self._weights = [weight for _, weight in pairs]
 
     def copy_gradients(self) -> None:
-        """Copy the model's gradients to the fp32 weights, after the backward pass."""
+        """Copy the model's gradients to the fp32 master weights. To be called after the backward pass."""
         gradient_pairs = [
             (master, w.grad) for master, w in zip(self._masters, self._weights, strict=True) if w.grad is not None
         ]
@@ -213,7 +213,7 @@ class MasterWeights:
         )
 
     def register_weight_copy_hook(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have the fp32 weights copied to the model after every step that the optimizer applies."""
+        """Make the optimizer copy the fp32 master weights to the model after every step that it applies."""
 
         def copy_weights(*_: object) -> None:
             with torch.no_grad():
@@ -236,7 +236,7 @@ def measure_precision(
     *,
     use_compile: bool = False,
 ) -> str:
-    """Measure the precision of matrix products and convolutions on this device: fp32, tf32, fp16, fp16-o2 or bf16.
+    """Measure in which precision a device computes matrix products and convolutions: fp32, tf32, fp16, fp16-o2 or bf16.
 
     If products and convolutions differ, the result names both, because torch has a switch for each. A product is fp16-o2 if
     weights and gradients are fp16.
@@ -262,7 +262,7 @@ _ACCEPTED_FINER_PRECISION = ("tf32", "tf32 in products, fp32 in convolutions")
 
 
 def describe_precision_mismatch(precision: Precision, measured_precision: str) -> str:
-    """Describe the mismatch between the measured and the configured precision; '' if they match or the measured one is finer."""
+    """Describe a mismatch between measured and configured precision. Returns an empty string if there is none to report."""
     # tf32 is only allowed, not required, and cuDNN may choose an fp32 kernel for a convolution as small as the probe.
     return (
         ""
@@ -274,7 +274,7 @@ def describe_precision_mismatch(precision: Precision, measured_precision: str) -
 def _classify_rounding(
     probe: Callable[[Tensor], Tensor], device: torch.device, weights: torch.dtype, gradients: torch.dtype
 ) -> str:
-    """Classify a computation by which numbers survive its rounding.
+    """Classify the precision of a computation by which numbers survive its rounding.
 
     1 + 2^-9 survives in tf32 and fp16 (10 explicit bits) but not in bf16 (7). 1 + 2^-12 survives only in fp32 (23).
     """
@@ -307,20 +307,20 @@ _COMPUTE_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def _find_first_compute_layer(network: nn.Module) -> nn.Module | None:
-    """Return the first linear or convolutional layer of a network, or None."""
+    """Return the first linear or convolutional layer of a network, or None if it has neither."""
     return next((module for module in network.modules() if isinstance(module, _COMPUTE_LAYERS)), None)
 
 
 class DtypeObserver:
-    """Observer of the number types in the first compute layer: those of its output, weight and gradient.
+    """Observer of the number types of a network's first compute layer: those of its output, weight and gradient.
 
-    Outputs are observed in all steps and on all replicas.
+    Outputs are observed in every step and on every replica.
 
     Args:
         network: the network.
         observe_in_pass: true to observe the weight within the next pass, because a sharded weight has its type only there.
             Otherwise, the types are those of the weight and the gradient after the last step.
-        replicas: networks that compute instead of the network, if any.
+        replicas: networks that compute in place of the network, if any.
     """
 
     def __init__(self, network: nn.Module, observe_in_pass: bool, replicas: Sequence[nn.Module] = ()) -> None:
@@ -344,7 +344,7 @@ class DtypeObserver:
         self._returned.add((number, device, kind))
 
     def describe_type_mismatch(self, precision: Precision, replicas: int = 1) -> str:
-        """Describe replicas on which the first layer returned another type than the precision requires; '' if there are none."""
+        """Describe replicas whose first layer returned a type that does not fit the precision; an empty string if none did."""
         expected_type = torch.float16 if precision == "fp16-o2" else _AUTOCAST.get(precision, torch.float32)
         kinds = {(max(number, device), kind) for number, device, kind in self._returned}
         observed_replicas = {replica for replica, _ in kinds}
@@ -369,7 +369,7 @@ class DtypeObserver:
         handle.append(weight.register_hook(record_gradient))  # type: ignore[no-untyped-call]
 
     def weight_and_gradient_types(self) -> tuple[torch.dtype, torch.dtype]:
-        """Return the types of the weight and of its gradient, after a step."""
+        """Return the types of the layer's weight and of its gradient. At least one step must have run."""
         if self._layer is None or self._observe_in_pass:
             return self._weights, self._gradients
         weight: Any = self._layer.weight  # not a parameter if it is gathered from shards in each pass

@@ -37,7 +37,7 @@ _EVIDENCE_CHARACTERS = 500
 
 
 def main() -> NoReturn:
-    """Run this process as one rank, and end it. Never returns and never unwinds the stack.
+    """Run this process as one rank of a training run, and end it. Never returns, and never unwinds the stack.
 
     `TrainingSession.close` describes what would hang otherwise.
     """
@@ -86,7 +86,7 @@ def _run_rank(environment: Mapping[str, str]) -> int:
 
 
 def classify_exception(error: BaseException, traceback_text: str, full_device: str = "") -> tuple[Status, str, str]:
-    """Return status, reason and evidence of an exception that ended a rank."""
+    """Classify an exception that ended a rank. Returns the rank's status, the reason and the evidence."""
     verdict = classify_failure(
         traceback_text, [1], timed_out=False, killed_by_launcher=False, device_full=bool(full_device)
     )

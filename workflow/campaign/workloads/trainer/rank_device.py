@@ -16,15 +16,15 @@ from campaign.workloads.device_faults import DEVICE_NOT_AVAILABLE
 
 
 def choose_device(kind: AcceleratorKind, local_rank: int, devices: int = 1) -> torch.device:
-    """Choose the device of a rank, and make it torch's current device.
+    """Choose the device for a rank, and make it torch's current device.
 
-    Raises ConfigError if this process sees too few devices, or if its torch is built for another kind. No other device is used
-    instead.
+    Raises ConfigError if this process sees too few devices, or if its torch is built for another kind. No other device is used in
+    its place.
 
     Args:
         kind: kind of the device.
         local_rank: number of the rank on its host, from 0.
-        devices: number of devices that this process uses.
+        devices: number of devices used by this process.
     """
     accelerator = ACCELERATORS[kind]
     if accelerator.torch_type == "cpu":
@@ -57,9 +57,9 @@ def get_device_module(torch_type: str) -> Any:
 
 
 def _find_build_mismatch(kind: AcceleratorKind) -> str:
-    """Describe a mismatch between this build of torch and the kind of device; '' if there is none.
+    """Describe why this build of torch does not fit a kind of device. Returns an empty string if it does.
 
-    AMD's devices have CUDA's names in torch, so only the build of torch distinguishes them.
+    In torch, AMD's devices go by CUDA's names, so only the build of torch distinguishes them.
     """
     hip = torch.version.hip is not None
     if kind == "rocm" and not hip and torch.version.cuda is not None:
@@ -81,7 +81,7 @@ def identify_device(device: torch.device) -> dict[str, str]:
 
 
 def read_device_uuid(device: torch.device) -> str:
-    """Return the UUID of a device, or '' if torch does not report one."""
+    """Return the UUID of a device, or an empty string if torch does not report one."""
     uuid = getattr(get_device_module(device.type).get_device_properties(device), "uuid", None)
     return uuid.hex() if isinstance(uuid, bytes) else str(uuid or "")
 
@@ -106,9 +106,9 @@ def read_library_versions(device: torch.device) -> dict[str, str]:
 
 
 def list_replica_uuids(device: torch.device, replicas: int) -> tuple[str, ...]:
-    """Return the UUIDs of the devices that one process uses besides its first (DataParallel).
+    """List the UUIDs of the devices that this process uses in addition to its first one (DataParallel).
 
-    The result is empty if the process uses one device, or if torch reports no UUIDs.
+    The result is empty if the process uses a single device, or if torch reports no UUIDs.
     """
     if device.type == "cpu" or replicas < 2:
         return ()
@@ -116,10 +116,10 @@ def list_replica_uuids(device: torch.device, replicas: int) -> tuple[str, ...]:
 
 
 def bind_to_socket(device: torch.device) -> tuple[str, str]:
-    """Bind this rank to the processors in the socket of its device, and return the binding and a flag.
+    """Bind this rank to the processors in its device's socket. Return a description of the binding, and a flag.
 
-    The flag is empty unless no such processor is available. The binding is described at `RankResult.numa`. Ranks on a CPU, and
-    ranks on a host that reports no NUMA nodes, are not bound.
+    The flag is empty unless none of these processors is available. The form of the description is documented at `RankResult.numa`.
+    Ranks on a CPU, and ranks on a host that reports no NUMA nodes, are not bound.
     """
     if device.type == "cpu":
         return "", ""
@@ -135,7 +135,7 @@ def bind_to_socket(device: torch.device) -> tuple[str, str]:
 
 
 def locate_tensors(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, tuple[str, ...]]:
-    """Return the devices that hold tensors, by kind of tensor. Kinds without tensors are left out.
+    """Find out which devices hold tensors, by kind of tensor. Kinds without tensors are left out.
 
     Args:
         tensors: tensors by kind, such as parameters or gradients.
@@ -145,7 +145,7 @@ def locate_tensors(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, t
 
 
 def describe_foreign_devices(device: torch.device, devices_by_kind: Mapping[str, Iterable[str]]) -> str:
-    """Describe tensors that were on another device; '' if there were none.
+    """Describe tensors that were not on the expected device. Returns an empty string if there were none.
 
     Args:
         device: expected device; without an index, any device of this type.

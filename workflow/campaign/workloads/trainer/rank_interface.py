@@ -29,9 +29,9 @@ class RankEnvironment:
     """Place of a rank in its run, and the paths of its input and output.
 
     Attributes:
-        spec_path: file of the TrainSpec.
-        results_directory: directory of the results.
-        local_ranks: number of ranks on this host, None if unknown.
+        spec_path: file that contains the TrainSpec.
+        results_directory: directory for the results.
+        local_ranks: number of ranks on this host, or None if unknown.
     """
 
     rank: int
@@ -67,13 +67,13 @@ class RankEnvironment:
 
 
 def run_rank_process(run: Callable[[Mapping[str, str]], int]) -> NoReturn:
-    """Run this process as one rank, and end the process with the exit code that `run` returns. Never returns.
+    """Run this process as one rank, and end it with the exit code that `run` returns. Never returns.
 
-    The exit code is 2 after a ConfigError, and 1 after any other exception. The stack is not unwound, because threads of a
-    process group can hang a process that unwinds.
+    The exit code is 2 after a ConfigError, and 1 after any other exception. The stack is not unwound, because threads of a process
+    group can make a process hang while it unwinds.
 
     Args:
-        run: runs the rank in the given environment, and returns the exit code.
+        run: function that runs the rank in the given environment, and returns the exit code.
     """
     code = 1
     try:
@@ -90,10 +90,10 @@ def run_rank_process(run: Callable[[Mapping[str, str]], int]) -> NoReturn:
 
 
 def unsupported_mixed_reason(options: Mapping[str, Scalar], precision: str, ranks: int) -> str | None:
-    """Return the reason why `fsdp_precision: mixed` cannot be combined with these options, or None.
+    """Return the reason why `fsdp_precision: mixed` cannot be combined with these options, or None if it can.
 
     Args:
-        options: resolved options.
+        options: options of the model, including defaults.
         precision: precision of the run.
         ranks: number of ranks.
     """
@@ -111,19 +111,19 @@ class TrainSpec(BaseModel):
     """Specification of a training run. Every rank of the run reads the same file.
 
     Attributes:
-        model: built-in or external model.
+        model: name of a built-in or external model.
         batch: samples per device and optimizer step.
         replicas: devices per process; more than 1 for `parallel: dp`.
-        warmup_steps: steps before the window.
-        warmup_steps_max: maximum number of warm-up steps, which continue until they show no trend.
-        measured_steps: steps of the window.
-        warmup_min_s: minimum duration of the warm-up; steps are added if needed.
-        measured_min_s: minimum duration of the window; steps are added if needed.
-        time_out_s: maximum duration of a collective operation before the run counts as stuck.
+        warmup_steps: number of steps before the measured window.
+        warmup_steps_max: maximum number of warm-up steps if the warm-up is extended until step times show no trend.
+        measured_steps: number of steps in the window.
+        warmup_min_s: minimum duration of the warm-up in seconds; steps are added if needed.
+        measured_min_s: minimum duration of the window in seconds; steps are added if needed.
+        time_out_s: duration in seconds of a collective operation after which the run counts as stuck.
         storage_dir: directory of the dataset with `input: storage`.
-        storage_gb_per_s: maximum read rate of a host, which emulates a link.
+        storage_gb_per_s: maximum read rate per host (GB/s), to emulate a link to the storage.
         storage_ranks: number of ranks per host that share this rate.
-        pace_gflops: rates of emulated devices, by rank, to which computing is slowed down; empty without emulation.
+        pace_gflops: rates of the emulated devices by rank (GFLOP/s), to which computing is slowed down; empty without emulation.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -172,7 +172,7 @@ class TrainSpec(BaseModel):
         return bool(options.get("channels_last", self.device != "cpu" and options["parallel"] != "fsdp"))
 
     def resolve_options(self) -> dict[str, Scalar]:
-        """Return the model's default options, overridden by those of this run."""
+        """Return the default values of all options of the model, overridden by those of this run."""
         return resolve_options(self.model, self.options)
 
     @property
@@ -182,14 +182,14 @@ class TrainSpec(BaseModel):
 
 
 class RankResult(BaseModel):
-    """Result of one rank. A field that does not exist on the device is absent from the file.
+    """Result of one rank of a training run. Fields that do not apply to the device are absent from the file.
 
     The rate of a run is batch_global x steps / the largest window_s.
 
     Attributes:
         step_times_s: one entry per measured step.
-        window_s: wall-clock time of all measured steps, between two synchronisations of the device.
-        process_time_s: processor time of the window.
+        window_s: wall-clock time of all measured steps in seconds, between two synchronisations of the device.
+        process_time_s: processor time used in the window, in seconds.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -238,7 +238,7 @@ class RankResult(BaseModel):
 
 
 def result_path(directory: Path, rank: int) -> Path:
-    """Return the path of a rank's result file."""
+    """Return the path of the result file of a rank in a directory."""
     return directory / f"rank{rank}.json"
 
 
@@ -249,9 +249,9 @@ def write_result(directory: Path, result: RankResult) -> None:
 
 
 def read_results(directory: Path, world_size: int) -> tuple[RankResult | None, ...]:
-    """Read the results of all ranks, in rank order. A rank without a result yields None.
+    """Read the results of all ranks in rank order, with None for ranks without a result.
 
-    Raises RecordError, with the path, if a file is damaged.
+    Raises RecordError, which names the path, if a file is damaged.
     """
 
     def read_result(path: Path) -> RankResult | None:

@@ -36,13 +36,13 @@ _WINDOW_MARGIN_FACTOR = 1.05  # keeps the window long enough if steps get slight
 
 @dataclass(frozen=True, slots=True)
 class WarmupResult:
-    """Result of a warm-up.
+    """Result of the warm-up of a training run.
 
     Attributes:
-        loss_first: loss before the first step, None without steps.
-        steps: number of steps done.
-        is_steady: true if the last steps showed no trend, None if that was not tested.
-        step_s: median duration of the last steps on rank 0 in seconds, None without steps.
+        loss_first: loss before the first step; None if there were no steps.
+        steps: number of steps that were done.
+        is_steady: true if the last steps showed no trend; None if that was not tested.
+        step_s: median duration of the last steps on rank 0 in seconds; None if there were no steps.
     """
 
     loss_first: float | None
@@ -52,7 +52,7 @@ class WarmupResult:
 
 
 class Training:
-    """Training of a model on one device. `run_step` runs one whole step and returns its loss, still on the device."""
+    """Training of a model on one device. `run_step` runs one complete step and returns its loss, still on the device."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Training:
         self.scaler: GradScaler | None = precision.make_scaler(spec.precision, device)
         self.applied_steps = 0
         self.kernels: dict[str, str] = {}
-        """Kernels that torch chose in the first step of the warm-up."""
+        """Kernels that torch chose in the first warm-up step."""
         self.paced_devices = paced_devices
         if paced_devices is not None and spec.replicas == 1:
             paced_devices.pace_network(trainable.network)
@@ -84,21 +84,21 @@ class Training:
 
     @property
     def model(self) -> nn.Module:
-        """Model in its parallel strategy."""
+        """Model, wrapped by its parallel strategy."""
         return self.strategy.model
 
     def _count_applied_step(self, *_: object) -> None:
-        """Count a step whose update the optimizer applied."""
+        """Count a step whose update was really applied by the optimizer."""
         # The scaler skips optimizer.step(), and thus this hook, if a gradient is not finite.
         self.applied_steps += 1
 
     def run_step(self, communicate: bool = True) -> Tensor:
-        """Run one step, and return the loss before its update, detached.
+        """Run one training step, and return the loss before its update, detached.
 
-        The call does not wait for the device, except with the gradient scaler of fp16.
+        The call does not wait for the device, unless fp16's gradient scaler is used.
 
         Args:
-            communicate: if false, gradients are not reduced, and the weights of the ranks differ afterwards.
+            communicate: false to leave out the reduction of gradients, after which the weights of the ranks differ.
         """
         if self.paced_devices is not None:
             self.paced_devices.begin_step()
@@ -135,18 +135,18 @@ class Training:
         return torch.stack(losses).mean()
 
     def _run_passes(self, batch: models.Sample) -> Tensor:
-        """Run forward and backward pass of one micro-step, and return its loss, detached."""
+        """Run the forward and backward pass of one micro-step, and return its loss, detached."""
         loss: Tensor = self.model(*batch)
         share = loss if self._micro_steps == 1 else loss / self._micro_steps
         torch.autograd.backward(share if self.scaler is None else self.scaler.scale(share))
         return loss.detach()
 
     def warm_up(self) -> WarmupResult:
-        """Run the steps before the window. Collective, so every rank of the run has to call it.
+        """Run the warm-up steps that precede the window. This is collective: every rank of the run has to call it.
 
-        With fp16 it continues until three steps in a row were applied, because a step that the scaler drops is faster than a
-        real one. With warmup_min_s it continues until the steps of rank 0, except the first, have taken that long. With
-        warmup_steps_max it continues until they show no trend.
+        With fp16, the warm-up continues until three successive steps were applied, because a step that the scaler drops is faster
+        than a real one. With warmup_min_s, it continues until the steps of rank 0, except the first, have taken that long. With
+        warmup_steps_max, it continues until step times show no trend.
         """
         spec, losses = self.spec, list[Tensor]()
 
@@ -191,7 +191,7 @@ class Training:
         )
 
     def count_steps_to_measure(self, warmup: WarmupResult) -> int:
-        """Return the number of steps of the window: the configured number, or more if the minimum duration needs them.
+        """Return the number of steps to measure: the configured number, or more if the minimum duration requires it.
 
         Collective; must be called after the warm-up.
         """
@@ -203,7 +203,7 @@ class Training:
         )
 
     def _adopt_rank_0_decision(self, decision: int) -> int:
-        """Return the decision of rank 0 on every rank. Torch raises an exception if a rank is lost."""
+        """Return rank 0's decision on every rank. torch raises an exception if a rank is lost."""
         if self._world_size == 1:
             return decision
         shared_decision = torch.tensor(decision, device=self.device)
@@ -212,7 +212,7 @@ class Training:
 
 
 def _estimate_steps_for(min_s: float, times_s: list[float]) -> int:
-    """Estimate how many more steps are needed before their total duration is checked again; 0 if it is long enough.
+    """Estimate how many more steps to run before checking their total duration again; 0 if it is long enough.
 
     Args:
         min_s: minimum total duration in seconds.
@@ -226,22 +226,22 @@ def _estimate_steps_for(min_s: float, times_s: list[float]) -> int:
 
 
 def _compute_recent_step_s(times_s: Sequence[float]) -> float:
-    """Return the recent duration of a step in seconds, never 0."""
+    """Return the typical duration of recent steps in seconds, never 0."""
     return max(statistics.median(times_s[-_RECENT_STEPS:]), _MIN_STEP_S)
 
 
 class CpuClock:
-    """Clock of steps on a CPU, where a step is done when the call returns."""
+    """Clock for steps on a CPU, where a step is finished when the call returns."""
 
     def __init__(self) -> None:
         self._marks_s: list[float] = []
 
     def synchronize(self) -> None:
-        """Do nothing, because work on a CPU is done when the call returns."""
+        """Do nothing, because work on a CPU is finished when the call returns."""
         return
 
     def mark(self) -> None:
-        """Record the present time as the end of a step and the start of the next one."""
+        """Record the current time as the end of one step and the start of the next."""
         self._marks_s.append(time.perf_counter())
 
     def step_times_s(self) -> list[float]:
@@ -250,9 +250,9 @@ class CpuClock:
 
 
 class DeviceClock:
-    """Clock of steps on a device, by events in its queue.
+    """Clock for steps on a device, based on events in the device's queue.
 
-    The events are read after the window, so timing a step does not wait for the step.
+    The events are read after the window, so that timing a step does not require waiting for it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -264,7 +264,7 @@ class DeviceClock:
         self._module.synchronize(self._device)
 
     def mark(self) -> None:
-        """Queue an event on the device as the end of a step and the start of the next one."""
+        """Queue an event on the device that marks the end of one step and the start of the next."""
         event = self._module.Event(enable_timing=True)
         event.record(self._module.current_stream(self._device))
         self._events.append(event)
@@ -279,19 +279,19 @@ Clock = CpuClock | DeviceClock
 
 
 def make_clock(device: torch.device) -> Clock:
-    """Return the clock for a device."""
+    """Create the clock that suits a device."""
     return CpuClock() if device.type == "cpu" else DeviceClock(device)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredWindow:
-    """Measured window of a rank.
+    """Measurements of the timed steps of one rank.
 
     Attributes:
         started_at: start in Unix seconds by the clock of this host.
-        step_times_s: duration of each step.
-        window_s: wall-clock time of all steps.
-        process_time_s: processor time of all steps.
+        step_times_s: duration of each step in seconds.
+        window_s: wall-clock time of all steps in seconds.
+        process_time_s: processor time of all steps in seconds.
         losses: loss of each step.
         loss_devices: devices that held the losses.
     """
@@ -307,9 +307,9 @@ class MeasuredWindow:
 def measure_steps(
     run_step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Callable[[], None]
 ) -> MeasuredWindow:
-    """Time a number of steps between two barriers and synchronisations of the device.
+    """Time a number of steps, with a barrier and a synchronisation of the device before and after them.
 
-    Within the window, steps do not wait for the device, and losses are not read.
+    Steps in between do not wait for the device, and their losses are not read.
     """
     barrier()
     clock.synchronize()
@@ -334,15 +334,15 @@ def measure_steps(
 
 
 def measure_communication(training: Training, step_times_s: tuple[float, ...]) -> tuple[float, float]:
-    """Measure the cost of communication in a step of `ddp`: exposed time and time of the all-reduces alone, in seconds.
+    """Measure the communication in a step of `ddp`: its exposed time, and the time of the all-reduces alone, in seconds.
 
     The exposed time is the median step of the window minus the median step without all-reduce. It is about zero if communication
-    is hidden completely. The second number is the time for all-reduces of as many bytes without other work. Collective: every
-    rank has to call it, after the window, because the weights of the ranks differ afterwards.
+    is completely hidden. The second number is the time that all-reduces of as many bytes take without other work. This is
+    collective: every rank has to call it, and only after the window, because it makes the weights of the ranks differ.
 
     Args:
         training: the training, after its window.
-        step_times_s: durations of the steps of the window.
+        step_times_s: durations of the steps in the window, in seconds.
     """
     repeats = min(max(len(step_times_s), _MIN_REPEATS), _MAX_REPEATS)
     element_counts: Counter[tuple[torch.dtype, torch.device]] = Counter()
@@ -364,7 +364,7 @@ def measure_communication(training: Training, step_times_s: tuple[float, ...]) -
 
 
 def _measure_median_duration_s(action: Callable[[], object], clock: Clock, repeats: int) -> float:
-    """Return the median duration (seconds) of an action after one warm-up call. Collective."""
+    """Return an action's median duration (seconds) over repeated calls, after one warm-up call. Collective."""
     dist.barrier()
     action()  # a warm-up
     clock.synchronize()

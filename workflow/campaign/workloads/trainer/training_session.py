@@ -56,19 +56,19 @@ _COMPILERS = ("c++", "g++", "clang++")
 _TEST_PROGRAM = "#include <Python.h>\n#include <vector>\nint main() { return std::vector<int>(1)[0]; }\n"
 _COMPILER_TIMEOUT_S = 60
 _FULL_MEMORY_SHARE = 0.9
-"""Share of a device's memory above which it counts as full. The rest is used by CUDA and lost to fragmentation."""
+"""Share of a device's memory in use above which it counts as full. The rest is used by CUDA or lost to fragmentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class _WindowMeasurement:
-    """Measured window of a rank.
+    """Everything that was measured in the window of a rank.
 
     Attributes:
-        skipped_steps: steps whose update the gradient scaler dropped.
-        lost_s: time lost behind the pace of the devices per step; None without a pace.
-        input_wait_s: time in which steps waited for the input.
-        devices_at_start: devices of tensors by kind at the start.
-        devices_at_end: devices of tensors by kind at the end.
+        skipped_steps: number of steps whose update the gradient scaler dropped.
+        lost_s: seconds by which each step fell behind the pace of emulated devices; None without emulation.
+        input_wait_s: seconds that steps waited for their input.
+        devices_at_start: devices that held tensors at the start, by kind of tensor.
+        devices_at_end: devices that held tensors at the end, by kind of tensor.
     """
 
     window: MeasuredWindow
@@ -79,13 +79,13 @@ class _WindowMeasurement:
     devices_at_end: dict[str, tuple[str, ...]]
 
     def list_tensor_devices(self) -> tuple[str, ...]:
-        """List the devices that held tensors at the start or at the end of the window."""
+        """List all devices that held tensors at the start or end of the window."""
         kinds = (*self.devices_at_start.values(), *self.devices_at_end.values())
         return tuple(sorted({place for places in kinds for place in places}))
 
 
 class TrainingSession:
-    """Session of one rank. `run` measures, and `close` must be called afterwards."""
+    """Session in which one rank trains and is measured. Call `run`, and then always `close`."""
 
     def __init__(self, spec: TrainSpec, rank_environment: RankEnvironment, import_s: float) -> None:
         self.spec = spec
@@ -97,7 +97,7 @@ class TrainingSession:
         self.flags: list[str] = []
 
     def run(self) -> RankResult:
-        """Set up, warm up, measure and judge the run of this rank. Exceptions of torch are not caught."""
+        """Set up the training, warm up, measure, and judge the result of this rank. Exceptions of torch are not caught."""
         # Set before any tensor work, which creates OpenMP's thread pool. A rank uses one core.
         torch.set_num_threads(1)
         spec, rank_environment = self.spec, self.rank_environment
@@ -146,7 +146,7 @@ class TrainingSession:
         self.flags = [*self._find_distorting_conditions(), *([flag] if flag else [])]
 
     def _open_input(self, trainable: models.Trainable) -> tuple[Feed, int]:
-        """Open the input, and return it with its bytes per step."""
+        """Open the input of the training. Return the feed, and its number of bytes per step."""
         with self._time_phase("input"):
             feed, input_bytes = make_feed(
                 self.spec, trainable, self.rank_environment.rank, self.rank_environment.world_size, self.device
@@ -160,7 +160,7 @@ class TrainingSession:
         return feed, input_bytes
 
     def _observe_types(self, training: Training, trainable: models.Trainable) -> precision.DtypeObserver:
-        """Observe the number types of the first layer from now on."""
+        """Start to observe the number types of the model's first compute layer."""
         model = training.model
         replicas = model.replica_modules if isinstance(model, CpuDataParallel) else ()
         return precision.DtypeObserver(trainable.network, training.strategy.name == "fsdp", replicas)
@@ -168,7 +168,7 @@ class TrainingSession:
     def _measure_window(
         self, training: Training, trainable: models.Trainable, steps: int, clock: Clock
     ) -> _WindowMeasurement:
-        """Measure the steps of the window, with skipped steps, lost time, input waits and devices of tensors."""
+        """Measure the steps of the window, including skipped steps, lost time, waits for input, and devices of tensors."""
         places_at_start = self._locate_tensors(trainable)
         if self.device.type != "cpu":
             get_device_module(self.device.type).reset_peak_memory_stats(self.device)
@@ -192,7 +192,7 @@ class TrainingSession:
     def _describe_window(
         self, training: Training, measurement: _WindowMeasurement, warmup: WarmupResult, types: precision.DtypeObserver
     ) -> dict[str, Any]:
-        """Return the fields of the result that the window has determined."""
+        """Return those fields of the result that the measured window determines."""
         window, traffic = measurement.window, training.strategy.traffic
         memory_peaks = _read_memory_peaks(
             self.device
@@ -220,9 +220,9 @@ class TrainingSession:
         }
 
     def _find_precision_flaw(self, details: dict[str, Any], types: precision.DtypeObserver) -> str:
-        """Describe how the run computed in another precision than configured; '' if it did not.
+        """Describe how the run did not compute in the configured precision. Returns an empty string if it did.
 
-        With `fsdp_precision: mixed`, the type of the weights is added to `details`.
+        With `fsdp_precision: mixed`, the number type of the weights is added to `details`.
         """
         spec, in_force = self.spec, details["precision"]
         flaw = precision.describe_precision_mismatch(spec.precision, in_force)
@@ -238,7 +238,7 @@ class TrainingSession:
         return flaw
 
     def build_result(self, status: Status, **fields: Any) -> RankResult:
-        """Build the result of this rank from the given fields and the facts known so far, also after an exception."""
+        """Build the result of this rank from the given fields and all facts known so far. Also works after an exception."""
         fields["in_force"] = {**fields.get("in_force", {}), **rank_device.read_library_versions(self.device)}
         return RankResult(
             rank=self.rank_environment.rank,
@@ -253,12 +253,12 @@ class TrainingSession:
         )
 
     def _build_device_fields(self) -> dict[str, Any]:
-        """Return the fields of the result that describe the device."""
+        """Return those fields of the result that describe the device."""
         replica_uuids = rank_device.list_replica_uuids(self.device, self.spec.replicas)
         return {**identify_device(self.device), "replica_uuids": replica_uuids, **_read_memory_peaks(self.device)}
 
     def describe_full_device(self) -> str:
-        """Describe how full the device's memory was at its peak; '' if it was not nearly full, or if that is unknown."""
+        """Describe the peak use of the device's memory if it was nearly full. Returns an empty string otherwise."""
         if self.device.type == "cpu":
             return ""
         module = get_device_module(self.device.type)
@@ -267,7 +267,7 @@ class TrainingSession:
         )
 
     def close(self) -> None:
-        """Destroy the process group in a way that does not wait for its threads.
+        """Destroy the process group without waiting for its threads.
 
         The reducer of DistributedDataParallel keeps the gloo group alive. If its destructor runs at exit, it joins a thread
         that needs the interpreter lock, which the destructor holds. With torch 2.13, 15-22 % of forked runs hung. No run hung
@@ -280,7 +280,7 @@ class TrainingSession:
 
     @contextmanager
     def _time_phase(self, name: str) -> Iterator[None]:
-        """Record the duration of the context as a phase of the run."""
+        """Record the duration of the context as that of a phase of the run."""
         start_s = time.perf_counter()
         try:
             yield
@@ -288,7 +288,7 @@ class TrainingSession:
             self.phases_s[name] = time.perf_counter() - start_s
 
     def _join_group(self) -> None:
-        """Join the process group of the run, unless it has a single process."""
+        """Join the process group of the run, unless the run has a single process."""
         if self.rank_environment.world_size > 1:
             dist.init_process_group(
                 ACCELERATORS[self.spec.device].backend,
@@ -299,14 +299,14 @@ class TrainingSession:
             )
 
     def _wait_for_ranks(self) -> None:
-        """Wait for all ranks of the run."""
+        """Wait until all ranks of the run have reached this point."""
         if self.rank_environment.world_size > 1:
             dist.barrier(device_ids=None if self.device.type == "cpu" else [self.device.index])
 
     def _make_paced_devices(self) -> PacedDevices | None:
-        """Create the emulated devices of this process, or return None without emulation.
+        """Create the emulated devices of this process. Returns None if no devices are emulated.
 
-        To be called before the model is built, because counting operations draws random numbers.
+        Call this before the model is built, because counting operations draws random numbers.
         """
         spec, replicas = self.spec, self.spec.replicas
         if not spec.pace_gflops:
@@ -344,13 +344,13 @@ class TrainingSession:
         return trainable
 
     def _locate_tensors(self, trainable: models.Trainable) -> dict[str, tuple[str, ...]]:
-        """Return the devices of parameters and gradients, by kind."""
+        """Return the devices that hold parameters and gradients, by kind of tensor."""
         parameters = list(trainable.parameters())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         return locate_tensors({"parameters": parameters, "gradients": gradients})
 
     def _judge_run(self, measurement: _WindowMeasurement, precision_flaw: str) -> tuple[Status, str, str]:
-        """Return status, reason and evidence of the run."""
+        """Judge the measured run of this rank. Returns its status, the reason and the evidence."""
         at_start, at_end = measurement.devices_at_start, measurement.devices_at_end
         foreign_devices = describe_foreign_devices(self.device, at_end) or describe_foreign_devices(
             self.device, at_start
@@ -371,7 +371,7 @@ class TrainingSession:
         return "ok", "", ""
 
     def _find_distorting_conditions(self) -> list[str]:
-        """Return flags for conditions that distort the measurement."""
+        """Return a flag for each condition of this process or machine that distorts measurements."""
         flags: list[str] = []
         cores = len(os.sched_getaffinity(0))
         ranks = (self.rank_environment.local_ranks or 0) * self.spec.replicas
@@ -390,14 +390,14 @@ class TrainingSession:
 
 
 def _replace_non_finite(loss: float) -> float | None:
-    """Return a loss if it is finite, else None."""
+    """Return a loss unchanged if it is finite, else None."""
     return loss if math.isfinite(loss) else None
 
 
 def _read_memory_peaks(device: torch.device) -> dict[str, int]:
-    """Read the peaks of memory use in bytes, as far as they exist.
+    """Read the peak memory use (bytes) of host and device by name, as far as it is available.
 
-    The host's peak comes from /proc, because ru_maxrss of a fork starts at the size of its parent.
+    The host's peak comes from /proc, because ru_maxrss of a forked process starts at the size of its parent.
     """
     peaks = {}
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
@@ -411,11 +411,11 @@ def _read_memory_peaks(device: torch.device) -> dict[str, int]:
 
 
 def describe_full_memory(reserved_bytes: int, total_bytes: int) -> str:
-    """Describe the peak memory use if nearly all memory of the device was used; '' otherwise.
+    """Describe the peak use of a device's memory if nearly all of it was used. Returns an empty string otherwise.
 
     Args:
-        reserved_bytes: peak that torch's allocator reserved.
-        total_bytes: memory of the device.
+        reserved_bytes: peak number of bytes that torch's allocator reserved.
+        total_bytes: total memory of the device in bytes.
     """
     if reserved_bytes < _FULL_MEMORY_SHARE * total_bytes:
         return ""
@@ -423,7 +423,7 @@ def describe_full_memory(reserved_bytes: int, total_bytes: int) -> str:
 
 
 def unsupported_run_reason(spec: TrainSpec, world_size: int, device: torch.device) -> str | None:
-    """Return the reason why a run with this specification is unsupported, or None."""
+    """Return the reason why a run with this specification is unsupported on a device, or None if it is supported."""
     options, name = spec.resolve_options(), choose_strategy_name(spec, world_size)
     if reason := unsupported_mixed_reason(options, spec.precision, world_size):
         return reason
@@ -445,7 +445,7 @@ def unsupported_run_reason(spec: TrainSpec, world_size: int, device: torch.devic
 
 
 def unsupported_model_reason(spec: TrainSpec, trainable: models.Trainable) -> str | None:
-    """Return the reason why the built model does not support the specification, or None."""
+    """Return the reason why a model, once built, does not support the specification, or None if it does."""
     if spec.resolve_options()["activation_checkpointing"] and not trainable.find_layers():
         return f"option 'activation_checkpointing' needs repeated layers, which {spec.model} does not have"
     if spec.is_mixed_precision and precision.has_batch_norms(trainable):
@@ -454,7 +454,7 @@ def unsupported_model_reason(spec: TrainSpec, trainable: models.Trainable) -> st
 
 
 def find_compiler_problem() -> str | None:
-    """Return the reason why torch's C++ compiler cannot compile against Python's headers, or None if it can."""
+    """Return the reason why the C++ compiler that torch uses cannot compile with Python's headers, or None if it can."""
     names = (os.environ["CXX"],) if os.environ.get("CXX") else _COMPILERS
     compiler = next((path for name in names if (path := shutil.which(name))), None)
     if compiler is None:

@@ -33,7 +33,7 @@ class SamplerOptions:
 
     Attributes:
         interval_s: sampling interval in seconds.
-        gauges: directory in which programs publish their own values; None for no such directory.
+        gauges: directory in which programs publish their own values, or None if there is none.
     """
 
     interval_s: float
@@ -41,21 +41,22 @@ class SamplerOptions:
 
 
 class Probe(Protocol):
-    """Reader of values that are read together.
+    """Source of values that are read together, such as all values of one device.
 
-    A probe with `max_read_interval_s()` is also read between samples if the result is shorter than the sampling interval.
+    If a probe has a method `max_read_interval_s()` whose result is shorter than the sampling interval, it is also read between
+    samples.
     """
 
     def read(self) -> Iterable[SensorReading]:
-        """Read the current values. After an exception, the probe is no longer read."""
+        """Read the current values. If this raises an exception, the probe is not read again."""
 
 
 class DevicesUnreadableError(Exception):
-    """Error for devices of this host that cannot be read. The message gives the reason."""
+    """Error raised if devices of this host exist but cannot be read. The message states the reason."""
 
 
 def open_probes(options: SamplerOptions) -> tuple[list[Probe], list[str]]:
-    """Open the probes of all sources on this host. Return them with the reasons why devices cannot be read."""
+    """Open the probes of all sources on this host. Return them and the reasons why some devices cannot be read."""
     probes: list[Probe] = []
     problems = []
     for name in SOURCES.values():

@@ -18,20 +18,20 @@ AmdCall = Callable[[Any, Any], dict[str, Any]]
 
 
 def _read_activity(smi: Any, handle: Any) -> dict[str, Any]:
-    """Read the utilisation of a device and of its memory (percent)."""
+    """Read the utilisation of an AMD device and of its memory (percent)."""
     activity = smi.amdsmi_get_gpu_activity(handle)
     return {"utilisation_pct": activity["gfx_activity"], "memory_access_pct": activity["umc_activity"]}
 
 
 def _read_power(smi: Any, handle: Any) -> dict[str, Any]:
-    """Read the power of a device (W): the current power if the device reports it, otherwise the mean power."""
+    """Read the power (W) of an AMD device: its current power if available, otherwise its mean power."""
     power = smi.amdsmi_get_power_info(handle)
     current_w, mean_w = power.get("current_socket_power"), power.get("average_socket_power")
     return {"power_w": current_w if isinstance(current_w, int | float) and current_w else mean_w}
 
 
 def _read_energy(smi: Any, handle: Any) -> dict[str, Any]:
-    """Read the energy counter of a device (J)."""
+    """Read the energy counter of an AMD device (J)."""
     energy = smi.amdsmi_get_energy_count(handle)
     return {
         "energy_j": energy["energy_accumulator"] * energy["counter_resolution"] / 1e6
@@ -39,13 +39,13 @@ def _read_energy(smi: Any, handle: Any) -> dict[str, Any]:
 
 
 def _read_ecc_counts(smi: Any, handle: Any) -> dict[str, Any]:
-    """Read the numbers of corrected and uncorrected memory errors of a device."""
+    """Read how many memory errors of an AMD device were corrected and uncorrected."""
     counts = smi.amdsmi_get_gpu_total_ecc_count(handle)
     return {"ecc_corrected_count": counts["correctable_count"], "ecc_uncorrected_count": counts["uncorrectable_count"]}
 
 
 def _list_calls(smi: Any) -> tuple[list[AmdCall], list[AmdCall]]:
-    """Return the calls for fast-changing values, and the calls for the remaining values."""
+    """List the calls that read a device: first those for fast-changing values, then those for all other values."""
     place, metric = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
     fast: list[AmdCall] = [
         _read_activity,
@@ -66,7 +66,7 @@ def _list_calls(smi: Any) -> tuple[list[AmdCall], list[AmdCall]]:
 
 @dataclass
 class _AmdDevice:
-    """Calls that read one device. A call that fails is not repeated."""
+    """Probe of one AMD device through several calls. A call that has failed once is not repeated."""
 
     smi: Any
     handle: Any
@@ -86,7 +86,7 @@ class _AmdDevice:
 
 
 def create_probes(smi: Any) -> list[Probe]:
-    """Create the probes of all devices from a module with AMD SMI's functions."""
+    """Create one probe per AMD device, using a module with AMD SMI's functions."""
     try:
         smi.amdsmi_init()
         handles = {

@@ -25,7 +25,7 @@ _SYS = Path("/sys")
 
 
 class _ProcFile:
-    """File of /proc with an open descriptor, parsed at each read."""
+    """Probe of a file in /proc that is kept open and parsed anew at each reading."""
 
     def __init__(self, path: str, parse: Callable[[str], Iterator[SensorReading]]) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -39,11 +39,11 @@ class _ProcFile:
 
 
 def parse_processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Iterator[SensorReading]:
-    """Parse /proc/stat into processor seconds since boot: busy time, time taken by other guests, and total time.
+    """Parse /proc/stat into processor time (seconds since boot): busy, taken by other guests, and total.
 
     Args:
         text: content of the file.
-        sockets: socket by processor name (`cpu0`), for the parts `socket:N` if there are several.
+        sockets: socket of each processor by name (`cpu0`). If there are several sockets, each is a part `socket:N`.
         ticks_per_s: clock ticks per second.
     """
     has_several_sockets = len(set(sockets.values())) > 1
@@ -65,14 +65,14 @@ def parse_processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) 
 
 
 def parse_memory(text: str) -> Iterator[SensorReading]:
-    """Parse /proc/meminfo into the memory that is not available to programs."""
+    """Parse /proc/meminfo into the amount of memory that is in use, i.e. not available to programs."""
     kib = {line.split(":")[0]: float(line.split()[1]) for line in text.splitlines() if line}
     if {"MemTotal", "MemAvailable"} <= kib.keys():
         yield "host", "memory_used_mib", (kib["MemTotal"] - kib["MemAvailable"]) / 1024
 
 
 def parse_disks(text: str, is_disk: Callable[[str], bool]) -> Iterator[SensorReading]:
-    """Parse /proc/diskstats into bytes read and written per whole disk.
+    """Parse /proc/diskstats into the bytes read and written of each whole disk.
 
     Stacked devices (RAID, LVM, partitions, loop devices) are left out, because their bytes would count twice.
     """
@@ -84,10 +84,10 @@ def parse_disks(text: str, is_disk: Callable[[str], bool]) -> Iterator[SensorRea
 
 
 def parse_networks(text: str, is_card: Callable[[str], bool]) -> Iterator[SensorReading]:
-    """Parse /proc/net/dev into bytes received and sent per interface.
+    """Parse /proc/net/dev into the bytes received and sent by each network interface.
 
-    An interface is `loopback`, `nic` if it carries traffic, or `virtual` if it repeats the traffic of another (a bond). If no
-    interface is a card, as in a container or on an emulated host, each one is a `nic`.
+    An interface is of the kind `loopback`, `nic` if it carries traffic, or `virtual` if its traffic is that of another interface
+    (such as a bond). If no interface is a card, as in a container or on an emulated host, each counts as a `nic`.
     """
     words = {
         name.strip(): counts.split() for name, _, counts in (line.partition(":") for line in text.splitlines()[2:])
@@ -107,7 +107,7 @@ def parse_load(text: str) -> Iterator[SensorReading]:
 
 @dataclass
 class _InfiniBand:
-    """Ports of adapters that are not network interfaces of the kernel. Unverified on hardware."""
+    """Probe of InfiniBand ports, which are not network interfaces of the kernel. Unverified on hardware."""
 
     counters: Mapping[str, Path]
 
@@ -119,7 +119,7 @@ class _InfiniBand:
 
 @dataclass
 class _PackageEnergy:
-    """Energy counters of processor packages (RAPL), each of which wraps at its own limit. Unverified on hardware."""
+    """Probe of the energy counters of processor packages (RAPL). Each wraps at its own limit. Unverified on hardware."""
 
     packages: Mapping[str, Path]
     ranges_uj: Mapping[str, float]
@@ -136,7 +136,7 @@ class _PackageEnergy:
 
 
 def read_sockets_by_processor(cpus: Path = _SYS / "devices/system/cpu") -> dict[str, int]:
-    """Return the socket of each processor by name."""
+    """Read from /sys which socket each processor belongs to, by name of the processor (`cpu0`)."""
     sockets = {}
     for file in cpus.glob("cpu[0-9]*/topology/physical_package_id"):
         with suppress(OSError, ValueError):
@@ -145,7 +145,7 @@ def read_sockets_by_processor(cpus: Path = _SYS / "devices/system/cpu") -> dict[
 
 
 def open_energy_probe(powercap: Path = _SYS / "class/powercap") -> Probe | None:
-    """Open a probe of the processor packages whose energy counters this user may read, or return None if there are none."""
+    """Open a probe of the energy counters of processor packages. Returns None if this user may read none."""
     packages, ranges_uj = {}, {}
     for directory in sorted(powercap.glob("intel-rapl:*")):
         if directory.name.count(":") > 1:
@@ -159,7 +159,7 @@ def open_energy_probe(powercap: Path = _SYS / "class/powercap") -> Probe | None:
 
 
 def open_infiniband_probe(adapters: Path = _SYS / "class/infiniband") -> Probe | None:
-    """Open a probe of the InfiniBand ports with byte counters, or return None if there are none."""
+    """Open a probe of all InfiniBand ports that have byte counters. Returns None if there are none."""
     counters = {
         f"port:{ports.parents[2].name}/{ports.parent.name}": ports
         for ports in sorted(adapters.glob("*/ports/*/counters"))
@@ -169,7 +169,7 @@ def open_infiniband_probe(adapters: Path = _SYS / "class/infiniband") -> Probe |
 
 
 def _build_device_predicate(directory: Path) -> Callable[[str], bool]:
-    """Return a cached predicate that returns True for the names of hardware devices."""
+    """Build a cached predicate that tells whether a device of this name in the directory is real hardware."""
     return cache(lambda name: (directory / name / "device").exists())
 
 
@@ -195,7 +195,7 @@ def open_probes(options: SamplerOptions) -> Sequence[Probe]:
 
 
 class SamplerOverhead:
-    """Probe of the processor time of the sampler itself."""
+    """Probe that measures the processor time used by the sampler itself."""
 
     def read(self) -> Iterator[SensorReading]:
         yield "sampler", "cpu_used_s", time.process_time()

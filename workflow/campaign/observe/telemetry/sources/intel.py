@@ -20,22 +20,22 @@ _DRIVERS = Path("/dev/dri")
 
 
 class _SysmanError(Exception):
-    """Error of a Sysman call that did not succeed."""
+    """Error raised if a Sysman call does not succeed."""
 
 
 @dataclass(frozen=True)
 class _Sysman:
-    """Sysman calls that read values of one device. Each raises _SysmanError if the device does not support it."""
+    """Wrapper of the Sysman calls that read a device. Each raises _SysmanError if the device does not support it."""
 
     zes: Any
 
     def call_checked(self, name: str, *arguments: Any) -> None:
-        """Call a function of Sysman by its name. Raises _SysmanError if it does not succeed."""
+        """Call a Sysman function by its name, and raise _SysmanError if it does not succeed."""
         if getattr(self.zes, name)(*arguments) != self.zes.ZE_RESULT_SUCCESS:
             raise _SysmanError(name)
 
     def list_handles(self, name: str, handle_type: str, *parents: Any) -> list[Any]:
-        """Return all handles of one kind."""
+        """Return all handles of one type that a Sysman enumeration function lists."""
         count = c_uint32(0)
         self.call_checked(name, *parents, byref(count), None)
         handles = (getattr(self.zes, handle_type) * count.value)()
@@ -43,7 +43,7 @@ class _Sysman:
         return list(handles)
 
     def fill_structure(self, name: str, handle: Any, structure: str, kind: str = "") -> Any:
-        """Return a structure that is filled in by a call."""
+        """Create a structure, have a Sysman function fill it in, and return it."""
         result = getattr(self.zes, structure)()
         if kind:
             result.stype = getattr(self.zes, kind)
@@ -94,7 +94,7 @@ class _Sysman:
         return temperature.value
 
     def read_activity_us(self, device: Any) -> list[tuple[int, int]]:
-        """Read the busy time and the clock (us) of all engines together, for the card or for each tile."""
+        """Read busy time and timestamp (us) of all engines together, as one pair for the card or one per tile."""
         activities = []
         for group in self.list_handles("zesDeviceEnumEngineGroups", "zes_engine_handle_t", device):
             kind = self.fill_structure(
@@ -107,7 +107,7 @@ class _Sysman:
 
 
 class _IntelDevice:
-    """One card. Its utilisation is that of the busiest tile since the last reading."""
+    """Probe of one Intel card. Its utilisation is that of its busiest tile since the last reading."""
 
     def __init__(self, sysman: _Sysman, handle: Any, part: str) -> None:
         self._sysman, self._handle, self._part = sysman, handle, part
@@ -134,7 +134,7 @@ class _IntelDevice:
 
 
 def create_probes(zes: Any) -> list[Probe]:
-    """Create the probes of all cards from a module with Sysman's functions."""
+    """Create one probe per Intel card, using a module with Sysman's functions."""
     sysman = _Sysman(zes)
     try:
         sysman.call_checked("zesInit", 0)
@@ -150,7 +150,7 @@ def create_probes(zes: Any) -> list[Probe]:
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
-    """Open the probes of this host's Intel devices. The result is empty without the driver and its package."""
+    """Open the probes of this host's Intel devices. The result is empty if the driver or its package is not installed."""
     if not _DRIVERS.exists():
         return []
     try:

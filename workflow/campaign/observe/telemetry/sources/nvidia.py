@@ -38,7 +38,7 @@ from campaign.observe.telemetry.sources import DevicesUnreadableError, Probe, Sa
 _MIB = 2**20
 _MIN_SLOW_CALL_INTERVAL_S = 1.0
 _MAX_COUNTER_READING_SHARE = 0.02
-"""Maximum share of a core per device for reading counters between samples."""
+"""Maximum share of a core that reading a device's counters between samples may take."""
 _MAX_CLOCK_OFFSET_S = 10.0
 _UNSUPPORTED_ERRORS = (
     *("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT"),
@@ -74,7 +74,7 @@ def _read_clocks(nvml: Any, handle: Any) -> Values:
 
 
 def _read_clock_reasons(nvml: Any, handle: Any) -> Values:
-    """Yield 1 for each reason that currently limits the clocks, and 0 for each other reason."""
+    """Yield each reason for which a device may limit its clocks, with 1 if it currently applies and 0 otherwise."""
     name = "nvmlDeviceGetCurrentClocksEventReasons"
     read_reasons = getattr(nvml, name, None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
     reasons = read_reasons(handle)
@@ -89,7 +89,7 @@ def _read_ecc_counts(nvml: Any, handle: Any) -> Values:
 
 
 def _read_processes(nvml: Any, handle: Any) -> Values:
-    """Yield the memory (MiB) of each computing process by its pid. The value is 0 if NVML hides it."""
+    """Yield the memory (MiB) of each process that computes on a device, by process id. It is 0 if NVML hides the value."""
     for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
         yield f"process_{process.pid}_mib", (process.usedGpuMemory or 0) / _MIB
 
@@ -106,7 +106,10 @@ def _read_pcie_throughput(nvml: Any, handle: Any) -> Values:
 
 
 def _choose_memory_call(nvml: Any) -> NvmlCall:
-    """Return the call that reads used memory. Its second version excludes the driver's reserved memory."""
+    """Return the NVML call that reads used memory, in its second version if available.
+
+    The second version excludes the memory that the driver reserves.
+    """
     version, name = {}, "memory_used_with_reserved_mib"
     if hasattr(nvml, "nvmlMemory_v2"):
         version, name = {"version": nvml.nvmlMemory_v2}, "memory_used_mib"
@@ -125,7 +128,7 @@ _COMMON_CALLS: tuple[NvmlCall, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _SampledQuantity:
-    """Quantity that NVML samples by itself, with its constant in NVML and the divisor of its values."""
+    """Quantity that NVML itself samples, with its NVML constant and the divisor that converts its values."""
 
     quantity: str
     constant: str
@@ -153,7 +156,7 @@ _SAMPLED_QUANTITIES: Sequence[tuple[NvmlCall, tuple[_SampledQuantity, ...]]] = (
 
 @dataclass
 class _NvmlSamples:
-    """Samples of some quantities of one device that NVML has stored since the last reading, with their times."""
+    """Probe of the samples, with their times, that NVML has stored for a device since the last reading."""
 
     nvml: Any
     handle: Any
@@ -162,7 +165,7 @@ class _NvmlSamples:
     last_sample_us: dict[str, int] = field(default_factory=dict)
 
     def read_new(self, kind: _SampledQuantity) -> list[tuple[float, float]]:
-        """Return Unix times and values of new samples of a quantity. Raises NVMLError if NVML has none."""
+        """Return the new samples of a quantity as pairs (Unix time, value). Raises NVMLError if NVML has none."""
         since = self.last_sample_us.get(kind.quantity, 0)
         constant = getattr(self.nvml, kind.constant)
         value_type, samples = self.nvml.nvmlDeviceGetSamples(self.handle, constant, since)
@@ -178,9 +181,9 @@ class _NvmlSamples:
                 yield self.part, kind.quantity, value, sample_time
 
     def is_cheaper_than_reading(self, single_s: float, interval_s: float, clock: Callable[[], float]) -> bool:
-        """Return whether NVML's stored samples are better than single readings.
+        """Return whether using NVML's stored samples is better than reading single values.
 
-        Their times must follow this host's clock. They must be more frequent than readings, and cheaper than readings.
+        For that, their times must agree with this host's clock, and they must be more frequent and cheaper than single readings.
 
         Args:
             single_s: duration of a single reading in seconds.
@@ -203,7 +206,7 @@ class _NvmlSamples:
 
 @dataclass
 class _NvidiaDevice:
-    """Calls that read one device. A call that the device does not support is not repeated."""
+    """Probe of one NVIDIA device through several calls. Calls that the device does not support are not repeated."""
 
     nvml: Any
     handle: Any
@@ -228,7 +231,7 @@ class _NvidiaDevice:
 
 
 class _ByteCounters(_NvidiaDevice):
-    """Byte counters of one device, by quantity."""
+    """Probe of the byte counters of one device, by quantity."""
 
     def __init__(
         self, nvml: Any, device: NvmlDevice, counters: dict[str, CounterSum], clock: Callable[[], float]
@@ -243,21 +246,22 @@ class _ByteCounters(_NvidiaDevice):
                 yield quantity, total
 
     def max_read_interval_s(self) -> float:
-        """Return the longest interval (seconds) between readings, or infinity if such readings would cost too much.
+        """Return the longest interval (seconds) between readings at which no wrap is missed.
 
-        In the latter case, counts have gaps until the width of the counters is known.
+        The result is infinity if such frequent readings would cost too much. Counts then have gaps until the width of the counters
+        is known.
         """
         needed_s = min(counter.max_read_interval_s() for counter in self.counters.values())
         return needed_s if self.is_cheap(needed_s) else float("inf")
 
     def is_cheap(self, interval_s: float) -> bool:
-        """Return whether readings at this interval (seconds) take an acceptable share of a core."""
+        """Return whether reading the counters at this interval (seconds) takes only an acceptable share of a core."""
         return self._cost_s <= _MAX_COUNTER_READING_SHARE * interval_s
 
 
 @dataclass
 class _XidProbe:
-    """Probe that counts the driver's error events of devices (Xid), polled without waiting."""
+    """Probe that counts the error events (Xid) that the driver reports for devices. It polls without waiting."""
 
     nvml: Any
     events: Any
@@ -277,12 +281,12 @@ class _XidProbe:
 
 
 def _list_error_codes(nvml: Any, names: Sequence[str]) -> list[int]:
-    """Return the codes of these NVML errors, without those that the package does not define."""
+    """Return the codes of NVML errors by their names. Names that the package does not define are left out."""
     return [getattr(nvml, f"NVML_ERROR_{name}") for name in names if hasattr(nvml, f"NVML_ERROR_{name}")]
 
 
 def _create_xid_probe(nvml: Any, devices: Sequence[NvmlDevice]) -> _XidProbe | None:
-    """Create a probe of the devices that report Xid errors, with initial counts of 0, or return None without such devices."""
+    """Create a probe of all devices that report Xid errors, with counts of 0. Returns None if there are none."""
     try:
         events = nvml.nvmlEventSetCreate()
     except (nvml.NVMLError, AttributeError):
@@ -298,7 +302,7 @@ def _create_xid_probe(nvml: Any, devices: Sequence[NvmlDevice]) -> _XidProbe | N
 
 
 def _measure_seconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Return the median duration of three calls, in seconds."""
+    """Call a function three times, and return the median duration in seconds."""
 
     def time_call() -> float:
         started_s = clock()
@@ -311,7 +315,7 @@ def _measure_seconds(call: Callable[[], object], clock: Callable[[], float]) -> 
 def create_probes(
     nvml: ModuleType | Any, options: SamplerOptions, clock: Callable[[], float] = time.monotonic
 ) -> list[Probe]:
-    """Create the probes of each device and part from a module with NVML's functions.
+    """Create the probes of all NVIDIA devices and their parts, using a module with NVML's functions.
 
     Raises DevicesUnreadableError if the driver does not respond.
 
@@ -335,14 +339,14 @@ def create_probes(
 
 
 def _read_or_none(nvml: Any, call: NvmlCall, handle: Any) -> Any:
-    """Return the values that a call reads from a device, or None if the device does not support it."""
+    """Read values from a device by one call. Returns None if the device does not support the call."""
     return call_or_none(nvml, lambda: list(call(nvml, handle)))
 
 
 def _create_device_probes(
     nvml: Any, device: NvmlDevice, options: SamplerOptions, clock: Callable[[], float]
 ) -> Iterator[Probe]:
-    """Yield the probes of one device or part."""
+    """Create the probes of one NVIDIA device or part: those of its values, its stored samples and its counters."""
     handle, part = device.handle, f"gpu:{device.uuid}"
     calls: list[NvmlCall] = [_choose_memory_call(nvml), *_COMMON_CALLS]
     for read_single, kinds in _SAMPLED_QUANTITIES:

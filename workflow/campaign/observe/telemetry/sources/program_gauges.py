@@ -21,12 +21,12 @@ QUANTITY_BY_GAUGE = {"power_w": "power_w", "memory_mib": "memory_used_mib", "uti
 
 
 def read_machine_id() -> str:
-    """Return the boot id of this machine, which emulated hosts share."""
+    """Read the boot id of this machine. Hosts that are emulated on one machine share it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 def read_start_ticks(pid: int) -> int | None:
-    """Return the start time of a live process in clock ticks since boot, or None if it has ended."""
+    """Read when a process was started, in clock ticks since boot. Returns None if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -37,12 +37,12 @@ def read_start_ticks(pid: int) -> int | None:
 
 @dataclass
 class _GaugeFiles:
-    """Probe of the files that programs on this machine publish.
+    """Probe of the gauge values that programs on this machine publish in files.
 
     Attributes:
         directory: directory of the files.
         prefix: start of the file names of this machine.
-        documents: modification time and content of each file, by name.
+        documents: modification time and content of each file read so far, by file name.
     """
 
     directory: Path
@@ -73,7 +73,7 @@ class _GaugeFiles:
             yield from readings
 
     def _read_document(self, name: str) -> Mapping[str, Any]:
-        """Return the content of a file, which is read only if it has changed."""
+        """Return the content of a gauge file. The file is read again only if it has changed."""
         path = self.directory / name
         changed_ns = path.stat().st_mtime_ns
         if self.documents.get(name, (None, {}))[0] != changed_ns:
@@ -82,5 +82,5 @@ class _GaugeFiles:
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
-    """Open a probe of the directory in which programs publish their values, if there is one."""
+    """Open a probe of the directory in which programs publish their own values, if one is configured."""
     return [_GaugeFiles(options.gauges, f"{read_machine_id()}.")] if options.gauges else []

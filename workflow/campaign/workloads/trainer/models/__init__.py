@@ -24,10 +24,10 @@ _UNCOUNTED_LAYERS = (nn.BatchNorm2d, nn.LayerNorm, nn.ReLU, nn.ReLU6, nn.SiLU, n
 
 
 class Trainable(nn.Module):
-    """Network and loss as one module, so that distributed data parallelism covers everything between batch and loss.
+    """Network and loss combined in one module, so that distributed data parallelism covers everything from batch to loss.
 
     Attributes:
-        inputs: number of tensors of a sample that are inputs of the network; the others are inputs of the loss.
+        inputs: number of a sample's tensors that are inputs of the network. The others are inputs of the loss.
         sample: function that draws one sample.
     """
 
@@ -51,13 +51,13 @@ class Trainable(nn.Module):
         return self.loss(self.network(*batch[: self.inputs]), *batch[self.inputs :])
 
     def find_layers(self) -> Sequence[nn.Module]:
-        """Return the layers that are sharded and recomputed as units."""
+        """Return the layers of the network that are sharded and recomputed as units."""
         return find_layers(self.network)
 
     def choose_optimizer(self, learning_rate: float) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-        """Choose the optimizer class, and return it with its settings.
+        """Choose the optimizer class that suits the network, and return it with its settings.
 
-        As in practice, transformers use AdamW, and convolutional networks SGD with momentum 0.9.
+        As is common practice, transformers use AdamW, and convolutional networks use SGD with momentum 0.9.
         """
         if self.optimizer == "adamw":
             return torch.optim.AdamW, {"lr": learning_rate}
@@ -65,7 +65,7 @@ class Trainable(nn.Module):
 
 
 def find_layers(network: nn.Module) -> list[nn.Module]:
-    """Return the repeated layers of a network, such as transformer layers, residual blocks or convolution units, in order.
+    """Find the repeated layers of a network, such as transformer layers, residual blocks or convolution units, in order.
 
     These are the outermost modules with parameters whose class belongs to the model and occurs more than once. Modules of
     torch's own classes are never layers.
@@ -84,9 +84,9 @@ def find_layers(network: nn.Module) -> list[nn.Module]:
 
 
 def build_model(model: str, options: Mapping[str, Scalar], device: torch.device | str = "cpu") -> Trainable:
-    """Build a model on the device with weights from torch's global seed. The device `meta` needs no memory.
+    """Build a model on a device, with random weights from torch's global seed. The device `meta` needs no memory.
 
-    Raises ConfigError if an external package is missing.
+    Raises ConfigError if the package of an external model is missing.
     """
     image_px, seq_len = int(options.get("image_px", 0)), int(options.get("seq_len", 0))
     dropout, foreign_name = float(options.get("dropout", 0.0)), model.partition(":")[2]
@@ -123,17 +123,17 @@ def build_model(model: str, options: Mapping[str, Scalar], device: torch.device 
 
 
 MIN_DEFERRED_PARAMETERS = 1_000_000_000
-"""Minimum number of parameters of a model that gets memory only on its device, after sharding."""
+"""Number of parameters from which on memory for a model is allocated only on the device, after sharding."""
 
 
 def is_deferred(model: str) -> bool:
-    """Return whether the model is built without memory, and gets its weights from `materialise_weights`."""
+    """Return whether a model is built without memory, so that it gets its weights from `materialise_weights`."""
     info = find_model_info(model)
     return info.family == "gpt" and (info.parameters or 0) >= MIN_DEFERRED_PARAMETERS
 
 
 def materialise_weights(trainable: Trainable, device: torch.device, seed: int) -> None:
-    """Move the model to the device. A model that was built without memory gets memory and weights there."""
+    """Move a model to its device. A model that was built without memory gets its memory and weights there."""
     if next(trainable.parameters()).is_meta:
         trainable.to_empty(device=device)
         language.draw_weights(cast(language.Gpt, trainable.network), seed)
@@ -163,7 +163,7 @@ def _make_classifier(
 
 
 def make_batch(trainable: Trainable, indices: Iterable[int], seed: int) -> Sample:
-    """Draw the samples with these indices from an endless stream, and stack them to a batch.
+    """Draw the samples with the given indices from an endless stream, and stack them into a batch.
 
     A sample depends only on seed and index, never on rank or world size.
     """
@@ -175,7 +175,7 @@ def make_batch(trainable: Trainable, indices: Iterable[int], seed: int) -> Sampl
 
 
 def count_step_flops(spec: TrainSpec) -> float | None:
-    """Count the operations of one optimizer step of one rank over all its samples.
+    """Count the operations that one rank executes for one optimizer step, over all its samples.
 
     Returns None for an external model whose operations cannot be counted.
     """
@@ -183,7 +183,7 @@ def count_step_flops(spec: TrainSpec) -> float | None:
 
 
 def count_training_flops(model: str, options: Mapping[str, Scalar], batch: int) -> float | None:
-    """Count the operations of training on a batch as three forward passes, regardless of device and strategy.
+    """Count the operations for training on one batch as three forward passes, regardless of device and strategy.
 
     A multiply-add is two operations, and only matrix products and convolutions count (Kaplan et al. 2020). torch's own
     counter would overestimate the backward pass of grouped convolutions by the number of groups. Recomputed activations are
@@ -211,10 +211,11 @@ def select_shaping_options(model: str, options: Mapping[str, Scalar]) -> tuple[t
 
 @cache
 def count_module_flops(model: str, shaping: tuple[tuple[str, Scalar], ...]) -> Mapping[str, float] | None:
-    """Count the operations of one sample's forward pass by module, in the order of the network, without using memory.
+    """Count the operations of a forward pass with one sample by module, in network order, without allocating memory.
 
-    Operations between two modules are assigned to the second, such as the products of attention to the projection after it.
-    Modules that call other modules have no operations. Returns None for an external model whose operations cannot be counted.
+    Operations between two modules are assigned to the second one. The products of attention, for example, are assigned to the
+    projection after it. Modules that call other modules have no operations. Returns None for an external model whose operations
+    cannot be counted.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -240,7 +241,7 @@ def count_module_flops(model: str, shaping: tuple[tuple[str, Scalar], ...]) -> M
 
 
 class _FlopRecorder:
-    """Recorder of the operations of modules that call no other modules, during one forward pass."""
+    """Recorder of the operations of each module that calls no other modules, during one forward pass."""
 
     def __init__(self, network: nn.Module, total_flops: Callable[[], int]) -> None:
         self._total_flops = total_flops
@@ -261,7 +262,7 @@ class _FlopRecorder:
             self._ends.append((name, self._total_flops()))
 
     def flops_by_module(self) -> Mapping[str, float]:
-        """Return the operations of one call by module. Operations after the last module are assigned to it."""
+        """Return the number of operations of one call by module. Operations after the last module are assigned to it."""
         calls = Counter(name for name, _ in self._ends)
         flops_per_call, flops_before = dict.fromkeys(calls, 0.0), 0
         for index, (name, flops_at_end) in enumerate(self._ends, 1):

@@ -30,7 +30,7 @@ def _make_convolution(
 
 
 class Classifier(nn.Module):
-    """Image classifier. Features are averaged over the image and mapped to the logits of the classes."""
+    """Image classifier, which averages features over the image and maps them to class logits."""
 
     def __init__(self, features: list[nn.Module], channels: int, classes: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def build_resnet50(width: int, classes: int) -> Classifier:
 
 
 class InvertedResidual(nn.Module):
-    """Block that expands, filters each channel, and projects. It has a shortcut if input and output have the same shape."""
+    """Block that expands channels, filters each, and projects them. Has a shortcut if input and output shapes are equal."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, expansion: int) -> None:
         super().__init__()

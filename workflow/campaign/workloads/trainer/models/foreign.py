@@ -14,7 +14,7 @@ from campaign.common.errors import ConfigError
 
 
 class ExternalTransformer(nn.Module):
-    """Model of the package transformers. Its forward pass returns every floating-point tensor of the output."""
+    """Model from the package transformers. Its forward pass returns all floating-point tensors of the model's output."""
 
     def __init__(self, network: nn.Module, configuration: Any) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class ExternalTransformer(nn.Module):
         return [value for value in outputs.to_tuple() if isinstance(value, Tensor) and value.is_floating_point()]
 
     def draw_sample(self, seq_len: int, image_px: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Draw token ids [seq_len] for a language model, or an image [channels, image_px, image_px] uint8 for a vision model."""
+        """Draw a random sample: token ids [seq_len] or, for a vision model, an image [channels, image_px, image_px] uint8."""
         if self.vocabulary:
             return (torch.randint(self.vocabulary, (seq_len,), generator=generator),)
         shape = (self.channels, image_px, image_px)
@@ -36,12 +36,12 @@ class ExternalTransformer(nn.Module):
 
 
 def build_transformer(name: str) -> ExternalTransformer:
-    """Build an AutoModel of transformers with random weights.
+    """Build an AutoModel from the package transformers, with random weights.
 
     Raises ConfigError if the package or the model does not exist.
 
     Args:
-        name: model type (such as `bert`), directory with a config.json, or cached model.
+        name: model type (such as `bert`), directory that contains a config.json, or cached model.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"  # a run on a compute host must neither wait for a download nor depend on it
     package = _import_package("transformers")
@@ -59,15 +59,15 @@ def build_transformer(name: str) -> ExternalTransformer:
 
 
 def transformer_loss(outputs: list[Tensor]) -> Tensor:
-    """Return the sum of the mean squares of all outputs, a scalar.
+    """Return the sum of the mean squares of all outputs as the loss, a scalar.
 
-    Every output, including that of a pooler, takes part in the gradient.
+    Every output, including that of a pooler, thus contributes to the gradient.
     """
     return torch.stack([output.float().square().mean() for output in outputs]).sum()
 
 
 def build_vision_model(name: str) -> nn.Module:
-    """Build a classifier of torchvision.models by the name of its function.
+    """Build a classifier from torchvision.models by the name of its builder function.
 
     Raises ConfigError if the package or the model does not exist.
     """
@@ -81,7 +81,7 @@ def build_vision_model(name: str) -> nn.Module:
 
 
 def vision_loss(outputs: Any, target: Tensor) -> Tensor:
-    """Return the cross-entropy of the class, a scalar. Auxiliary classifiers (GoogLeNet, Inception) count in full."""
+    """Return the cross-entropy loss, a scalar. Auxiliary classifiers (GoogLeNet, Inception) contribute with full weight."""
     heads = [outputs] if isinstance(outputs, Tensor) else [head for head in outputs if isinstance(head, Tensor)]
     return torch.stack([nn.functional.cross_entropy(head.float(), target) for head in heads]).sum()
 

@@ -33,7 +33,7 @@ def _initialise_weights(network: nn.Module, outward_std: float = 0.02) -> None:
 
     Args:
         network: the network.
-        outward_std: standard deviation of the projections at the end of each part.
+        outward_std: standard deviation of the weights of the projections at the end of each part.
     """
     for name, module in network.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
@@ -44,10 +44,10 @@ def _initialise_weights(network: nn.Module, outward_std: float = 0.02) -> None:
 
 @torch.no_grad()
 def draw_weights(network: Gpt, seed: int) -> None:
-    """Draw the weights of a network in place, each from the seed and its own name.
+    """Draw the weights of a network in place, each from a random stream determined by the seed and the weight's name.
 
-    Ranks that hold a shard of a weight thus draw the same numbers. Only one whole tensor exists at a time. The numbers differ
-    from those of `_initialise_weights`, but have the same distribution.
+    Ranks that hold shards of the same weight thus draw the same numbers. Only one whole tensor exists at a time. The numbers
+    differ from those that `_initialise_weights` draws, but have the same distribution.
     """
     for name, module in network.named_modules():
         for key, weight in module.named_parameters(recurse=False):
@@ -66,7 +66,7 @@ def draw_weights(network: Gpt, seed: int) -> None:
 
 
 class BertLayer(nn.Module):
-    """Layer of self-attention and feed-forward, each with a shortcut and normalised after it; [n, tokens, width] to the same."""
+    """Layer of self-attention and feed-forward, each with a shortcut and then normalised; keeps [n, tokens, width]."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class BertLayer(nn.Module):
 
 
 class Bert(nn.Module):
-    """BERT network; token ids and segment ids, both [n, tokens] int64, to start and end logits [n, tokens, 2]."""
+    """BERT network: maps token ids and segment ids, both [n, tokens] int64, to start and end logits [n, tokens, 2]."""
 
     def __init__(self, size: TransformerSize, dropout: float) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Bert(nn.Module):
 
 
 def draw_question(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Draw one question with its answer: token ids [seq_len], segment ids [seq_len], start [], end []."""
+    """Draw a random question with its answer: token ids [seq_len], segment ids [seq_len], start [], end []."""
     token_ids = torch.randint(size.vocabulary, (seq_len,), generator=generator)
     first = int(torch.randint(1, seq_len, (), generator=generator))
     segment_ids = (torch.arange(seq_len) >= first).long()
@@ -120,13 +120,13 @@ def draw_question(size: TransformerSize, seq_len: int, generator: torch.Generato
 
 
 def answer_loss(logits: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Return the mean cross-entropy of the first and the last token of the answer, a scalar."""
+    """Return the mean of the cross-entropies of the answer's first and last token, a scalar."""
     start_logits, end_logits = logits.float().unbind(-1)
     return (functional.cross_entropy(start_logits, start) + functional.cross_entropy(end_logits, end)) / 2
 
 
 class GptLayer(nn.Module):
-    """Layer of causal self-attention and feed-forward, both of which see normalised inputs; [n, tokens, width] to the same."""
+    """Layer of causal self-attention and feed-forward, both with normalised inputs; keeps [n, tokens, width]."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class GptLayer(nn.Module):
 
 
 class Gpt(nn.Module):
-    """GPT network; token ids [n, tokens] int64 to logits of the next token [n, tokens, vocabulary]."""
+    """GPT network: maps token ids [n, tokens] int64 to logits of the next token [n, tokens, vocabulary]."""
 
     def __init__(self, size: TransformerSize, dropout: float) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class Gpt(nn.Module):
 
 
 def draw_text(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Draw a text: token ids [seq_len], and the id that follows each of them [seq_len]."""
+    """Draw a random text: token ids [seq_len], and the id that follows each of them [seq_len]."""
     token_ids = torch.randint(size.vocabulary, (seq_len + 1,), generator=generator)
     return token_ids[:-1], token_ids[1:]
 

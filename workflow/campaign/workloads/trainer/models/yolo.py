@@ -28,11 +28,11 @@ class YoloSize:
     width: float
 
     def scale_channels(self, base_channels: int) -> int:
-        """Scale a number of channels by the width, rounded up to a multiple of 8."""
+        """Scale a number of channels by the width multiplier, and round up to a multiple of 8."""
         return math.ceil(base_channels * self.width / 8) * 8
 
     def scale_repeats(self, base_repeats: int) -> int:
-        """Scale a number of repeated blocks by the depth, at least 1."""
+        """Scale a number of repeated blocks by the depth multiplier. The result is at least 1."""
         return max(round(base_repeats * self.depth), 1)
 
 
@@ -40,7 +40,7 @@ SIZES = {"cspn": YoloSize(0.33, 0.25), "yolov5s": YoloSize(0.33, 0.5), "yolov5l"
 
 
 class ConvUnit(nn.Sequential):
-    """Unit of convolution, batch normalisation and SiLU."""
+    """Unit of a convolution, batch normalisation and SiLU."""
 
     def __init__(
         self, in_channels: int, out_channels: int, size: int = 1, stride: int = 1, padding: int | None = None
@@ -54,7 +54,7 @@ class ConvUnit(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """Block of a 1x1 and a 3x3 convolution of the same width, with or without a shortcut."""
+    """Block of a 1x1 and a 3x3 convolution with the same number of channels, with or without a shortcut."""
 
     def __init__(self, channels: int, shortcut: bool) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Residual(nn.Module):
 
 
 class CrossStagePartial(nn.Module):
-    """Stage in which half of the channels pass through `repeats` residual blocks, and half bypass them (C3).
+    """Stage in which half of the channels pass through `repeats` residual blocks, and the other half bypasses them (C3).
 
     A 1x1 convolution joins both halves.
     """
@@ -87,7 +87,7 @@ class CrossStagePartial(nn.Module):
 
 
 class PyramidPooling(nn.Module):
-    """Pooling over 5, 9 and 13 pixels by three 5x5 poolings in a row; all four views are joined (SPPF)."""
+    """Pooling over 5, 9 and 13 pixels by three successive 5x5 poolings. Input and results are concatenated (SPPF)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class PyramidPooling(nn.Module):
 
 
 class Detector(nn.Module):
-    """Detector network; [n, 3, h, w] (h, w multiples of 32) to three predictions [n, 3, 85, h/stride, w/stride], finest first."""
+    """Detector: [n, 3, h, w] (multiples of 32) to three predictions [n, 3, 85, h/stride, w/stride], the finest first."""
 
     def __init__(self, size: YoloSize) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ def _upsample(x: Tensor) -> Tensor:
 
 
 def draw_boxes(generator: torch.Generator) -> Tensor:
-    """Draw the objects of one image, [8, 5]: class, centre x and y, width and height as shares of the image."""
+    """Draw random objects in one image, [8, 5]: class, centre x and y, width and height as shares of the image."""
     kinds = torch.randint(CLASSES, (BOXES_PER_IMAGE, 1), generator=generator).float()
     centres = torch.rand((BOXES_PER_IMAGE, 2), generator=generator)
     sizes = 0.05 + 0.45 * torch.rand((BOXES_PER_IMAGE, 2), generator=generator)
@@ -169,11 +169,11 @@ def draw_boxes(generator: torch.Generator) -> Tensor:
 
 
 def detection_loss(predictions: list[Tensor], objects: Tensor) -> Tensor:
-    """Return the sum of box, objectness and class loss over all three outputs, a scalar.
+    """Return the sum of the box, objectness and class losses over all three outputs, a scalar.
 
-    At each stride, an object is assigned to the cell of its centre and to the anchor of its index. Objectness is computed in
-    every cell, box and class in the assigned cells. The loss is deliberately simple. Every output takes part in the gradient
-    at a realistic cost; the accuracy of the detector is not the aim.
+    At each stride, an object is assigned to the cell of its centre and to the anchor of its index. The objectness loss is computed
+    in every cell, the box and class losses in the assigned cells. The loss is deliberately simple: every output contributes to the
+    gradient at a realistic cost, and the detector's accuracy does not matter.
     """
     total = objects.new_zeros(())
     count = objects.shape[1]
