@@ -51,5 +51,7 @@ def test_no_page_starts_from_an_address_or_an_index_that_has_no_package() -> Non
     first_commands = blocks(ROOT / "README.md", "bash")[0].text
     assert re.findall(r"^\S+ \S+", first_commands, re.MULTILINE) == ["make demo", "make test"]
     places = [*PAGES, ROOT / "pyproject.toml", ROOT / "CITATION.cff"]
-    refused = re.compile(r"example\.com/composable|git clone|pip install [^.'\n]*composable-campaign|once it is published")
+    refused = re.compile(
+        r"example\.com/composable|git clone|pip install [^.'\n]*composable-campaign|once it is published"
+    )
     assert not {path: found for path in places if (found := refused.findall(path.read_text(encoding="utf-8")))}
