@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # None is used; pydantic would look for some among all installed packages in every process.
 export PYDANTIC_DISABLE_PLUGINS := __all__
 
-.PHONY: help demo test test-cluster test-browser test-gpu test-all check types style bench format docs clean
+.PHONY: help demo test test-cluster test-browser test-gpu test-all test-slow check types style bench format docs clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is
@@ -37,9 +37,11 @@ test-browser: $(VENV)/.dev $(VENV)/.rewritten  ## Pages in a headless chromium
 test-gpu: $(VENV)/.dev  ## What an NVIDIA GPU has to show (minutes on one device)
 	pytest -m gpu tests/gpu
 
+test-all: test test-slow  ## All tests, except those for a GPU
+
 # Slow ones compute while those of the cluster wait. Those that compare times have the machine for themselves.
-test-all: test  ## All tests, also slow ones
-	$(PYTEST) --numprocesses=5 -m "(slow or cluster or browser) and not (gpu or alone)"
+test-slow: $(VENV)/.dev $(VENV)/.rewritten  ## The others: slow ones, and those that need root, daemons or a browser
+	$(PYTEST) --numprocesses=5 -m "(slow or cluster or browser or root) and not (gpu or alone)"
 	pytest -m alone $$(grep --recursive --files-with-matches --include='*.py' 'mark\.alone' tests)
 
 # Assertions of files that changed are rewritten once, instead of once in every worker; a test that cannot be imported is told at once.

@@ -384,9 +384,8 @@ def test_archive_of_nothing_and_report_of_no_file(run: Run, campaign: Path, tmp_
     assert "no such file" in result.output
 
 
+@pytest.mark.root
 def test_the_campaign_of_another_user_is_shown() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can be another user")
     with tempfile.TemporaryDirectory() as made:
         Path(made).chmod(0o755)
         campaign, results = campaign_files.write_files(Path(made) / "config"), Path(made) / "results"
