@@ -16,7 +16,7 @@ help:  ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 # A look at what is measured by then, beside the runs, which wait most of the time.
-demo: $(VENV)/.demo  ## Run the default campaign and write its report (three minutes)
+demo: $(VENV)/.demo  ## Run the default campaign and write its report (three to six minutes)
 	@(sleep 40 > /dev/null 2>&1; nice campaign report config/campaign.yaml --output results/demo/first.html > /dev/null 2>&1 \
 	  && echo "Measured so far: file://$(CURDIR)/results/demo/first.html") & first=$$!; \
 	snakemake --profile local --quiet host reason; code=$$?; kill $$first 2> /dev/null; exit $$code
@@ -24,7 +24,7 @@ demo: $(VENV)/.demo  ## Run the default campaign and write its report (three min
 
 PYTEST := pytest --dist=loadfile --no-loadscope-reorder
 # Some tests wait for processes: more workers than cores.
-test: $(VENV)/.dev $(VENV)/.rewritten  ## Tests that need no root, daemons or browser (five minutes on two cores)
+test: $(VENV)/.dev $(VENV)/.rewritten  ## Tests that need no root, daemons or browser (five to ten minutes on two cores)
 	$(PYTEST) --numprocesses=3 -m "not (slow or cluster or browser or gpu or alone)"
 
 # They wait for daemons most of the time.
