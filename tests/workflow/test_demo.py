@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from campaign import load
 from campaign.common.paths import ROOT
 
 FIGURES = {
@@ -89,6 +90,9 @@ def test_every_planned_run_has_a_record_and_progress_was_told(demo: tuple[Path, 
     assert "[34/34 runs · cells 29/29]" in printed
     assert "Report: results/demo/report.html" in printed
     assert len(list((results / "records").glob("*/*.json"))) == 34
+    loaded = load(results)
+    run = loaded.runs.iloc[0]
+    assert loaded.log(run) == (results / run["log"]).read_text(errors="replace")
 
 
 @pytest.mark.slow

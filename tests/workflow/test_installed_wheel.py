@@ -14,6 +14,18 @@ from campaign.common.paths import ROOT
 
 pytest.importorskip("hatchling")
 
+# A figure of the project's own.
+HELD_TIME = """
+from campaign.report.figure import Drawing, FigureData
+from campaign.report.plot import chart
+
+TITLE, SECTION = "Held time", "How long was each lease held?"
+
+
+def draw(data: FigureData) -> Drawing:
+    return chart(data, data.leases, lambda axes: axes.bar(data.leases["configuration"], data.leases["held_s"]), "Bars.", [])
+"""
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -59,6 +71,7 @@ def test_every_page_that_a_message_or_the_guide_names_is_in_the_wheel(installed:
     linked = re.findall(r"\]\((\S+?\.md)", guide.read_text())
     assert named
     assert linked
+    assert (code / "py.typed").is_file()
     pages = [*(code / "_shipped" / page for page in named), *(guide.parent / page for page in linked)]
     assert not [page for page in pages if not page.is_file()]
 
@@ -76,11 +89,15 @@ def test_a_project_of_ones_own_is_measured_and_goes_on(installed: Path, tmp_path
     # One device and one repetition show it.
     text = more.read_text().replace("devices_per_host: [1, 2]", "devices_per_host: 1")
     more.write_text(text.replace("repetitions: 3", "repetitions: 1"))
+    (project / "scripts/figures").mkdir(parents=True)
+    (project / "scripts/figures/held_time.py").write_text(HELD_TIME)
     printed = run(installed, project, "snakemake", "--profile", "local", "-p")
     assert "4 cells, 4 runs: 4 measured, 0 failed, 0 missing" in printed
     assert str(ROOT / "workflow") not in printed
     assert "campaign report results/first" in printed
-    assert (project / "results" / "first" / "report.html").stat().st_size > 10_000
+    assert 'id="held-time"' in (project / "results" / "first" / "report.html").read_text()
+    run(installed, project, "campaign.cli", "figures", "--only", "held_time")
+    assert (project / "figures" / "held_time.csv").is_file()
 
     more.write_text(text.replace("repetitions: 3", "repetitions: 2"))
     planned = run(installed, project, "campaign.cli", "run", "--dry-run")

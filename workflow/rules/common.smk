@@ -9,7 +9,7 @@ try:
     from campaign.spec import snakemake_config
     from campaign.spec.snakemake_config import complete_config, exit_on_error
     from campaign.common.files import share_directories, apply_sharing_umask
-    from campaign.common.paths import REPORTS, SCRIPTS
+    from campaign.common.paths import REPORTS, SCRIPTS, list_figure_directories
     from campaign.plan.request import DEFAULT_RESULTS, request_from_config
     from campaign.report.source_hash import compute_source_hash
 except ModuleNotFoundError as error:

@@ -23,6 +23,26 @@ SCRIPTS = ROOT / "scripts"
 PUBLISHED_DATA_DIRECTORY = ROOT / "data" / "published"
 
 
+def list_figure_directories() -> list[Path]:
+    """Return the directories with files of figures: that of the program, and `scripts/figures/` of the current directory."""
+    project_directory = Path("scripts/figures").resolve()
+    directories = [SCRIPTS / "figures"]
+    if project_directory.is_dir() and project_directory != directories[0]:
+        directories.append(project_directory)
+    return directories
+
+
+def find_figure_files(scripts: Path = SCRIPTS) -> dict[str, Path]:
+    """Return the files of figures by name, sorted. A figure of the current directory replaces one of the program.
+
+    Args:
+        scripts: directory with `figures/`. With any other than that of the program, only its figures are found.
+    """
+    directories = list_figure_directories() if scripts == SCRIPTS else [scripts / "figures"]
+    files = (path for directory in directories for path in directory.glob("[a-z]*.py"))
+    return dict(sorted((path.stem, path) for path in files))
+
+
 @dataclass(frozen=True)
 class Results:
     """Paths of all files and directories in the results of one campaign, `<root>/<campaign>`.

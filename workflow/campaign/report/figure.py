@@ -43,7 +43,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import pandas as pd
@@ -57,7 +57,7 @@ from campaign.analysis.tables.leases import build_leases_table, build_operations
 from campaign.common import wording
 from campaign.common.errors import RecordError
 from campaign.common.intervals import SIGNIFICANCE_LEVEL
-from campaign.common.paths import REPORTS, SCRIPTS
+from campaign.common.paths import REPORTS, SCRIPTS, find_figure_files
 from campaign.report import LAST_PLACE, svg
 from campaign.spec.metric import THROUGHPUT, Metric, read_primary_metric
 
@@ -193,12 +193,24 @@ class Figure:
 
         Their units are in the names of columns, or in a column `unit`, `size_unit` or `cost_unit`.
         """
-        rates = _RATE_COLUMNS if "unit" in drawing.data else (*_RATE_COLUMNS, *_SUMMARY_COLUMNS)
-        units = {**dict.fromkeys(rates, drawing.metric.unit_suffix), **self.units}
-        table = drawing.data.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit})
         text = io.BytesIO()
-        write_csv(table, text)
+        write_csv(add_metric_units(drawing.data, drawing.metric, self.units), text)
         return text.getvalue().decode()
+
+
+def add_metric_units(
+    table: pd.DataFrame, metric: Metric, units: Mapping[str, str] = MappingProxyType({})
+) -> pd.DataFrame:
+    """Return a table with units in the names of the columns that have the metric's or a declared unit.
+
+    Args:
+        table: cells or compared cells. A column `unit` gives the unit of each row's mean.
+        metric: primary metric of the campaign.
+        units: units of further columns.
+    """
+    rates = _RATE_COLUMNS if "unit" in table else (*_RATE_COLUMNS, *_SUMMARY_COLUMNS)
+    suffixes = {**dict.fromkeys(rates, metric.unit_suffix), **units}
+    return table.rename(columns={name: f"{name}_{unit}" for name, unit in suffixes.items() if unit})
 
 
 def load_figure(name: str, scripts: Path = SCRIPTS) -> Figure:
@@ -206,7 +218,7 @@ def load_figure(name: str, scripts: Path = SCRIPTS) -> Figure:
 
     Raises RecordError if the declaration is incomplete.
     """
-    path = scripts / "figures" / f"{name}.py"
+    path = find_figure_files(scripts)[name]
     spec = importlib.util.spec_from_file_location(f"campaign_figure_{name}", path)
     if spec is None or spec.loader is None:
         raise RecordError(f"{path}: the figure cannot be loaded; reinstall the package or use a checkout")
@@ -233,7 +245,7 @@ def _figure_from_module(name: str, path: Path, module: ModuleType) -> Figure:
 
 def list_figure_names(scripts: Path = SCRIPTS) -> list[str]:
     """Return the names of the figures, one per file in scripts/figures/."""
-    return sorted(path.stem for path in (scripts / "figures").glob("[a-z]*.py"))
+    return list(find_figure_files(scripts))
 
 
 def load_all_figures(scripts: Path = SCRIPTS) -> dict[str, Figure]:

@@ -75,6 +75,7 @@ class FigureMedium:
         path: path (without suffix) of further files of a figure; for a page, only of a figure that fits a sheet.
         formats: formats of these files.
         title: title in these files.
+        figures: list to which the drawn figures are added, except small pictures. Figures for phones are not drawn then.
     """
 
     widths_in: tuple[float, ...]
@@ -83,6 +84,7 @@ class FigureMedium:
     path: Path | None = None
     formats: tuple[str, ...] = ()
     title: str = ""
+    figures: list[MplFigure] | None = None
 
 
 PAGE = FigureMedium((5.95, 7.87, 9.6))
@@ -543,7 +545,10 @@ def to_svg(figure: MplFigure) -> str:
     medium = _medium.get()
     for axes in figure.axes:
         _raise_title(axes)
-    is_saved = figure.get_size_inches()[0] != _GLANCE_IN[0] and bool(medium.path)
+    is_glance = figure.get_size_inches()[0] == _GLANCE_IN[0]
+    if medium.figures is not None and not is_glance:
+        medium.figures.append(figure)
+    is_saved = not is_glance and bool(medium.path)
     if is_saved:
         _fix_layout(figure)
     if is_saved and medium.style:
@@ -600,6 +605,7 @@ def build_drawing(
             pictures["svg"] = picture()
             if (
                 not _medium.get().style
+                and _medium.get().figures is None
                 and len(pictures["svg"]) <= _MAX_PHONE_BYTES
                 and len(figure_data.cells) <= MAX_CELLS_TO_REDRAW
             ):

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from campaign.common.paths import SCRIPTS, Results
+from campaign.common.paths import SCRIPTS, Results, find_figure_files
 
 if TYPE_CHECKING:
     from campaign.analysis.tables.io import Tables
@@ -174,8 +174,7 @@ def provide_figures(results: Results) -> Iterator[Path]:
     If there are none, as after the extraction of an archive, or if an earlier version drew fewer, they are drawn from the tables
     into a temporary directory.
     """
-    known_names = {path.stem for path in (SCRIPTS / "figures").glob("[a-z]*.py")}
-    if known_names <= {path.stem for path in results.figures.glob("*.json")}:
+    if find_figure_files().keys() <= {path.stem for path in results.figures.glob("*.json")}:
         yield results.figures
         return
     from campaign.analysis.tables.io import read_tables

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from campaign.common.accelerators import AcceleratorKind
-from campaign.common.paths import SCRIPTS
+from campaign.common.paths import find_figure_files
 from campaign.spec.cell import Attach, Scalar, Storage
 from campaign.spec.fields import AxisName, Count, FileModel, Label, Name, OneOrMore, Precision, check_label_spelling
 from campaign.spec.metric import Better, Scaling
@@ -289,7 +289,7 @@ class ReportLayout(FileModel):
 
     @model_validator(mode="after")
     def _check_figure_names(self) -> ReportLayout:
-        figure_names = sorted(path.stem for path in (SCRIPTS / "figures").glob("[a-z]*.py"))
+        figure_names = list(find_figure_files())
         for key, names in (("open", self.open), ("hide", self.hide)):
             for name in names:
                 if name.replace("-", "_") not in figure_names:
