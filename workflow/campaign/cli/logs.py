@@ -133,6 +133,8 @@ def _print_group(runs: Sequence[Record], results: Results, lines: int) -> None:
         )
         reading_note = "; read again by 'campaign parse'" if REREAD_FLAG in run.flags else ""
         print_text(f"  {_describe_run(run)}: {log_text}{reading_note}")
+        if run.flags:
+            print_text(f"    flags: {'; '.join(run.flags)}")
     if len(runs) > _MAX_RUNS_PER_GROUP:
         print_text(f"  ... and {len(runs) - _MAX_RUNS_PER_GROUP} more; --of CONFIGURATION shows all")
     document = _build_run_document(first, results, lines)
@@ -156,6 +158,8 @@ def _build_run_document(run: Record, results: Results, lines: int) -> dict[str, 
         "why": _get_failure_reason(run),
         "evidence": run.failure.evidence if run.failure else "",
         "hosts": list(run.hosts),
+        "flags": list(run.flags),
+        "loads": [load.model_dump() for load in run.loads],
         "log": path and str(path),
         "end": _read_tail(path, lines) if path else [],
     }

@@ -114,7 +114,8 @@ class DriverSession:
         self.composition = self.store.share_document(document)
         try:
             interval_s, directory = self.campaign.protocol.telemetry_s, self.work / "telemetry"
-            with Telemetry(launcher, self.obtained.composition, interval_s, directory) as self.telemetry:
+            mark = f"{self.mark.partition('/')[0]}/"
+            with Telemetry(launcher, self.obtained.composition, interval_s, directory, mark) as self.telemetry:
                 finished_runs = self.check_requirements(launcher, todo)
                 self.links, self.link_flags = self.measure_links(launcher, "before", todo)
                 for cell, repetition in todo:
@@ -419,5 +420,6 @@ class DriverSession:
             software=self._store_software(cell) if step_result.codes else "",
             telemetry=str(samples.samples_file.relative_to(self.results.directory)) if samples.samples_file else "",
             flags=tuple(flags),
+            loads=samples.loads,
             log=str(log.relative_to(self.results.directory)) if step_result.codes else "",
         )

@@ -245,7 +245,7 @@ class Protocol(FileModel):
     reference to that run. `false` runs them."""
     telemetry_s: Annotated[float, Field(ge=0.1, le=3600)] | None = 1.0
     """Seconds between two telemetry samples of devices and hosts during a run. The interval grows if sampling is expensive. `null`
-    turns telemetry off."""
+    turns telemetry off, except for the load of the hosts."""
     reference: ReferenceMeasurement | None = None
     """Reference cell that is measured in every composition to show drift over the campaign. Default: none."""
     links: LinkMeasurement = LinkMeasurement()
