@@ -40,6 +40,7 @@ from campaign.spec.driver_messages import DriverRequest, DriverResult
 from campaign.spec.hardware import Composition
 from campaign.spec.lease_plan import read_lease_plan
 from campaign.spec.record import Failure, Record, RecordedCell, RecordStore, is_disk_full
+from campaign.spec.run_numbers import format_run_number
 from campaign.workloads.launcher import Launcher, StepLimits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Outcome, Run, RunStorage, StepEnd, Workload
@@ -243,7 +244,7 @@ class DriverSession:
                 self.is_first_start_pending = False
                 self.first_run.record_start(name)
             step_result, outcome = repeat_until_undisturbed(
-                name, lambda: self._launch_once(launcher, workload, run, log)
+                f"{cell.id}, {format_run_number(repetition)}", lambda: self._launch_once(launcher, workload, run, log)
             )
             if is_first:
                 self.first_run.remove()

@@ -127,7 +127,7 @@ ci_high number upper end of the 95 % interval of the mean
 interval_method text method of the interval of the mean
 median_method text method of the interval of the median
 n_outliers count ok runs that a robust rule marks as outliers; no run is excluded
-outliers text repetition numbers of the outliers
+outliers text composition and run number of the outliers, with their distances from the median, joined by '; '
 """)
 
 LEASES: ColumnMeanings = _parse_columns("""
