@@ -244,7 +244,9 @@ class DriverSession:
                 self.is_first_start_pending = False
                 self.first_run.record_start(name)
             step_result, outcome = repeat_until_undisturbed(
-                f"{cell.id}, {format_run_number(repetition)}", lambda: self._launch_once(launcher, workload, run, log)
+                f"{cell.id}, {format_run_number(repetition)}",
+                lambda: self._launch_once(launcher, workload, run, log),
+                self.campaign.protocol.attempts,
             )
             if is_first:
                 self.first_run.remove()

@@ -253,7 +253,8 @@ class Protocol(FileModel):
     require: tuple[Requirement, ...] = ()
     """Requirements that every composition must meet before its cells are measured."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
-    """Attempts per lease if the fabric, the scheduler or a host fails. Failures of the workload are results and are not retried."""
+    """Attempts per lease if the fabric, the scheduler or a host fails, and per run if something outside disturbs it. Failures of
+    the workload are results and are not retried."""
     compose_wait_s: Annotated[float, Field(ge=0)] = 600.0
     """Maximum wait in seconds for devices that another lease holds."""
 

@@ -7,7 +7,7 @@ from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.spec.host_load import FOREIGN_LOAD_FLAG
 from campaign.spec.readings import REREAD_FLAG
 from campaign.spec.record import IMPORTED_FLAG
-from campaign.workloads.failures import REPEATED_FOR_PACE
+from campaign.workloads.failures import REPEATED
 from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
 
 FLAG_MEANINGS = {
@@ -21,6 +21,7 @@ FLAG_MEANINGS = {
     "exit_hang": "a rank finished its measurement but did not exit, and was terminated",
     "storage emulated": "the rate of reading samples was limited to that of the system file, to emulate missing storage",
     "storage is the host's memory": "the file system of the storage is in memory, so no data was read from a device",
-    REPEATED_FOR_PACE: "other work on the machine kept an earlier launch from the pace of the devices; that launch does not count",
+    REPEATED: "an earlier launch was stopped, killed, or too slow because of other programs, or a clock was set; it does not count",
+    "repeated: an earlier launch lost the pace": "other work kept an earlier launch from its pace; that launch does not count",
     **LINK_FLAGS,
 }
