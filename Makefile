@@ -9,14 +9,14 @@ unexport PYTHONDONTWRITEBYTECODE
 # None is used; pydantic would look for some among all installed packages in every process.
 export PYDANTIC_DISABLE_PLUGINS := __all__
 
-.PHONY: help demo test test-cluster test-browser test-gpu test-all check types style bench format docs clean
+.PHONY: help demo test test-cluster test-browser test-gpu test-all test-slow check types style bench format docs clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 # A look at what is measured by then, beside the runs, which wait most of the time.
-demo: $(VENV)/.demo  ## Run the default campaign and write its report (three minutes)
+demo: $(VENV)/.demo  ## Run the default campaign and write its report (three to six minutes)
 	@(sleep 40 > /dev/null 2>&1; nice campaign report config/campaign.yaml --output results/demo/first.html > /dev/null 2>&1 \
 	  && echo "Measured so far: file://$(CURDIR)/results/demo/first.html") & first=$$!; \
 	snakemake --profile local --quiet host reason; code=$$?; kill $$first 2> /dev/null; exit $$code
@@ -24,7 +24,7 @@ demo: $(VENV)/.demo  ## Run the default campaign and write its report (three min
 
 PYTEST := pytest --dist=loadfile --no-loadscope-reorder
 # Some tests wait for processes: more workers than cores.
-test: $(VENV)/.dev $(VENV)/.rewritten  ## Tests that need no root, daemons or browser (five minutes on two cores)
+test: $(VENV)/.dev $(VENV)/.rewritten  ## Tests that need no root, daemons or browser (five to ten minutes on two cores)
 	$(PYTEST) --numprocesses=3 -m "not (slow or cluster or browser or gpu or alone)"
 
 # They wait for daemons most of the time.
@@ -37,9 +37,11 @@ test-browser: $(VENV)/.dev $(VENV)/.rewritten  ## Pages in a headless chromium
 test-gpu: $(VENV)/.dev  ## What an NVIDIA GPU has to show (minutes on one device)
 	pytest -m gpu tests/gpu
 
+test-all: test test-slow  ## All tests, except those for a GPU
+
 # Slow ones compute while those of the cluster wait. Those that compare times have the machine for themselves.
-test-all: test  ## All tests, also slow ones
-	$(PYTEST) --numprocesses=5 -m "(slow or cluster or browser) and not (gpu or alone)"
+test-slow: $(VENV)/.dev $(VENV)/.rewritten  ## The others: slow ones, and those that need root, daemons or a browser
+	$(PYTEST) --numprocesses=5 -m "(slow or cluster or browser or root) and not (gpu or alone)"
 	pytest -m alone $$(grep --recursive --files-with-matches --include='*.py' 'mark\.alone' tests)
 
 # Assertions of files that changed are rewritten once, instead of once in every worker; a test that cannot be imported is told at once.

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import shutil
 import signal
 from collections.abc import Iterator
-from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -21,17 +19,6 @@ from tests.fake_slurm import FakeSlurm
 
 _FILES = yaml.safe_load((Path(__file__).parent / "kinds_of_files.yaml").read_text(encoding="utf-8"))
 _ORDER = [name for pair in zip_longest(_FILES["waiting"], _FILES["computing"]) for name in pair if name]
-
-_OF_THE_MACHINE = re.compile(
-    r"shutil\.which|chmod|getuid|geteuid|unshare|skipif|pytest\.skip|PermissionError|/proc/|namespaces|fake_slurm|FakeSlurm|PATH"
-)
-"""What a test file has in it where its outcome may depend on the user's rights, or on the programs that are installed."""
-
-
-@cache
-def _depends_on_the_machine(path: Path) -> bool:
-    return _OF_THE_MACHINE.search(path.read_text(encoding="utf-8")) is not None
-
 
 # The same examples for everybody: what fails is the change. CAMPAIGN_EXPLORE=1 draws others each time, and twice as many.
 settings.register_profile(
@@ -55,17 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files that have nothing that is selected are not imported."""
-    selection = str(config.option.markexpr)
-    if (
-        selection.startswith("machine")
-        and collection_path.match("test_*.py")
-        and not _depends_on_the_machine(collection_path)
-    ):
-        return True
     # They import torch.
-    if collection_path.match("tests/gpu") and "not gpu" in selection:
-        return True
-    return None
+    return True if collection_path.match("tests/gpu") and "not gpu" in str(config.option.markexpr) else None
 
 
 def pytest_collection_finish() -> None:
@@ -84,12 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {name: number for number, name in enumerate(_ORDER)}
     items.sort(key=lambda item: min(order.get(name, len(order)) for name in (item.path.stem, item.path.parent.name)))
     for item in items:
-        if _depends_on_the_machine(item.path):
-            item.add_marker(pytest.mark.machine)
         if item.path.stem in slow:
             item.add_marker(pytest.mark.slow)
         if item.path.parent.name == "cluster":
             item.add_marker(pytest.mark.cluster)
+        if os.geteuid() != 0 and item.get_closest_marker("root"):
+            item.add_marker(pytest.mark.skip(reason="only root can be another user"))
         # test_local starts real process trees, which a starved machine ends later than a test can wait. A fuzzer has one try: the
         # next would draw other input, and hide what it found.
         if item.path.stem == "test_damaged_results":

@@ -13,7 +13,7 @@ from campaign.spec.hardware import list_pool_devices
 class Options(NoOptions):
     """A patch panel that a script of the site switches."""
 
-    script: str = Field(default="true", description="called with `attach` or `detach`, a device and a host")
+    script: str = Field(default="true", description="called with `attach` or `detach`, device and host; or `status`")
 
 
 class PatchPanel(SimpleFabric):
@@ -24,14 +24,18 @@ class PatchPanel(SimpleFabric):
         self.script = options.script
 
     def attach(self, device, host, lease_id):
-        self.switch("attach", device, host)
+        self.call("attach", device.fabric_id, host)
 
     def detach(self, device, host, lease_id):
-        self.switch("detach", device, host)
+        self.call("detach", device.fabric_id, host)
 
-    def switch(self, what, device, host):
-        if subprocess.run([self.script, what, device.fabric_id, host], check=False).returncode:
-            raise FabricError(f"{self.script} {what} {device.fabric_id} {host}: failed; see its log")
+    def probe(self):
+        self.call("status")
+        return f"{self.script} status: answered"
+
+    def call(self, *words):
+        if subprocess.run([self.script, *words], check=False).returncode:
+            raise FabricError(f"{self.script} {' '.join(words)}: failed; see its log")
 
 
 FABRIC = FabricKind("a patch panel that a script switches", Options, PatchPanel)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from campaign import __version__
 from campaign.cli.main import main
-from tests.docs.pages import PAGES, ROOT
+from tests.docs.pages import PAGES, ROOT, blocks
 
 
 def test_there_is_one_version() -> None:
@@ -46,7 +46,12 @@ def test_hooks_before_a_commit_are_programs_of_the_environment() -> None:
         assert any(need.startswith(packages.get(program, program)) for need in extras["check"])
 
 
-def test_there_is_one_address_of_the_repository() -> None:
-    address = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
-    named = [url for page in PAGES for url in re.findall(r"git clone (\S+)", page.read_text(encoding="utf-8"))]
-    assert set(named) == {address}
+def test_no_page_starts_from_an_address_or_an_index_that_has_no_package() -> None:
+    """The first commands are those of a checkout; nothing is cloned from a placeholder or installed by its name."""
+    first_commands = blocks(ROOT / "README.md", "bash")[0].text
+    assert re.findall(r"^\S+ \S+", first_commands, re.MULTILINE) == ["make demo", "make test"]
+    places = [*PAGES, ROOT / "pyproject.toml", ROOT / "CITATION.cff"]
+    refused = re.compile(
+        r"example\.com/composable|git clone|pip install [^.'\n]*composable-campaign|once it is published"
+    )
+    assert not {path: found for path in places if (found := refused.findall(path.read_text(encoding="utf-8")))}

@@ -52,9 +52,23 @@ def run(installed: Path, directory: Path, *command: str) -> str:
     return done.stdout
 
 
+def test_every_page_that_a_message_or_the_guide_names_is_in_the_wheel(installed: Path) -> None:
+    code = installed / "campaign"
+    named = {page for path in code.rglob("*.py") for page in re.findall(r"docs/[\w/-]+\.md", path.read_text())}
+    guide = code / "_shipped" / "config" / "README.md"
+    linked = re.findall(r"\]\((\S+?\.md)", guide.read_text())
+    assert named
+    assert linked
+    pages = [*(code / "_shipped" / page for page in named), *(guide.parent / page for page in linked)]
+    assert not [page for page in pages if not page.is_file()]
+
+
 def test_a_project_of_ones_own_is_measured_and_goes_on(installed: Path, tmp_path: Path) -> None:
     said = run(installed, tmp_path, "campaign.cli", "init", "my project")
     assert "snakemake --profile local" in said
+    named_pages = re.findall(r"(?:^|and )(/.*?\.md)", said, re.MULTILINE)
+    assert len(named_pages) == 2
+    assert all(page.startswith(str(installed)) and Path(page).is_file() for page in named_pages)
     project = tmp_path / "my project"
     more = project / "config" / "campaign.yaml"
     with (project / "config" / "systems" / "my-site.yaml").open("a") as site:

@@ -65,7 +65,7 @@ def test_what_was_measured_counts_after_corrections_and_beside_an_update(project
     assert records.items() <= project.record_files().items()
     page = project.directory / "changes.html"
     project.run_campaign("compare", str(campaign), here, "--versions", "none", "driver-580", f"--output={page}")
-    assert all(word in page.read_text() for word in ("c (none)", "c (driver-580)", "570.86", "580.159"))
+    assert all(word in page.read_text() for word in ("c.yaml (none)", "c.yaml (driver-580)", "570.86", "580.159"))
     again = project.run_campaign("plan", str(campaign), here, "--version=driver-580")
     assert ", 0 without a record" in again
     assert "was measured with" not in again

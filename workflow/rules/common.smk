@@ -16,6 +16,12 @@ except ModuleNotFoundError as error:
     remedy = "install the workflow's package into Snakemake's environment"
     sys.exit(f"error: {error}; {remedy}")
 
+# A checkout and a deployed copy have this file. Elsewhere, --config and --configfile suffice.
+if Path("config/config.yaml").is_file():
+
+    configfile: "config/config.yaml"
+
+
 with exit_on_error():
     REQUEST = request_from_config(complete_config(workflow, config, DEFAULT_RESULTS))
     # If several users work in one directory, each must be able to write to the files of the others and of Snakemake.

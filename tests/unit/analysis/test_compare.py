@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from campaign.analysis.tables.runs import build_runs_table
 from campaign.cli.compare import _check_claim_rule, _rename_workloads
 from campaign.cli.main import main
 from campaign.common.errors import ConfigError
+from campaign.report.compare_exports import format_csv, format_junit, format_markdown
 from campaign.report.compare_page import describe_findings, render_claims_page, render_compare_page
 from campaign.spec.cell import Cell
 from campaign.spec.published_file import load_set
@@ -261,6 +264,109 @@ def test_metrics_have_gates_too(before: Tables) -> None:
     assert not set(re.findall(r"\w+", str(told.value))) & {"repetition", "hosts", "started", "ended", "batch", "ranks"}
 
 
+def read_junit(comparison: CampaignComparison) -> dict[str, ElementTree.Element]:
+    """Parse a JUnit document, check it against Jenkins' junit-10.xsd, and return its test cases by name."""
+    root = ElementTree.fromstring(format_junit(comparison))
+    required = {"testsuites": set(), "testsuite": {"name", "tests", "failures", "errors"}, "testcase": {"name"}}
+    optional = {"testsuite": {"skipped"}, "testcase": {"classname"}}
+    children = {
+        "testsuites": {"testsuite"},
+        "testsuite": {"properties", "testcase"},
+        "properties": {"property"},
+        "testcase": {"failure", "skipped"},
+    }
+    required |= {"property": {"name", "value"}}
+    optional |= {"failure": {"type", "message"}, "skipped": {"message"}}
+    for element in root.iter():
+        names = set(element.attrib)
+        assert required.get(element.tag, set()) <= names
+        assert names <= required.get(element.tag, set()) | optional.get(element.tag, set())
+        assert {child.tag for child in element} <= children.get(element.tag, set())
+    (suite,) = root
+    cases = suite.findall("testcase")
+    for attribute, path in (("tests", "testcase"), ("failures", "testcase[failure]"), ("skipped", "testcase[skipped]")):
+        assert suite.get(attribute) == str(len(suite.findall(path)))
+    assert len({case.get("name") for case in cases}) == len(cases)
+    return {str(case.get("name")): case for case in cases}
+
+
+def test_junit_fails_the_cells_that_became_slower(before: Tables, after: Tables) -> None:
+    comparison = compare(before, after, names=("v1.zip", f"{synthetic.HOSTILE}\x00"))
+    cases = read_junit(comparison)
+    rows = comparison.rows[comparison.rows["base_state"] == "measured"]
+    assert list(cases) == rows["cell"].tolist()
+    failed = {name for name, case in cases.items() if case.find("failure") is not None}
+    assert failed == set(rows.loc[rows["says"] == "slower", "cell"])
+    assert failed
+    failure = cases[min(failed)].find("failure")
+    assert failure is not None
+    assert failure.get("type") == "significantly slower"
+    assert re.match(r"−1\S+ % \[−1.* p ", str(failure.get("message")).replace("\u202f", " "))
+
+
+def test_junit_fails_what_the_rules_fail_and_nothing_else(before: Tables, after: Tables) -> None:
+    cells = after.cells.copy()
+    lost = cells["cell_id"] == cells.loc[cells["state"] == "measured", "cell_id"].iloc[0]
+    cells.loc[lost, ["state", "failures", "n_ok", "mean"]] = ["failed", "oom_device x3", 0, np.nan]
+    other = replace(after, cells=cells, runs=after.runs[after.runs["cell_id"] != cells.loc[lost, "cell_id"].iloc[0]])
+    (outcome,) = compare(before, other).changed_outcomes["cell"]
+    skipped = read_junit(compare(before, other))[outcome].find("skipped")
+    assert skipped is not None
+    assert skipped.get("message") == "measured → oom_device"
+    for texts, tolerant in ((("throughput < -50%", "state"), True), (("throughput < -5%",), False)):
+        comparison = compare(before, other, [parse_rule(text) for text in texts])
+        failed = {name for name, case in read_junit(comparison).items() if case.find("failure") is not None}
+        assert failed == {item.where for item in comparison.violations}
+        assert (failed == {outcome}) == tolerant
+        assert any("mean over" in name for name in failed) != tolerant
+
+
+def test_junit_skips_what_was_not_tested(before: Tables) -> None:
+    runs = before.runs[before.runs["repetition"] == 1]
+    few = before.cells[before.cells["configuration"].isin(["local-4", "fabric-4"])]
+    once = replace(before, cells=few.assign(n_ok=few["n_ok"].clip(upper=1), sd=np.nan), runs=runs)
+    slow = replace(once, runs=runs.assign(value=runs["value"] / 2, lease_id=runs["lease_id"] + " again"))
+    for rules in ((), ("throughput < -5%",)):
+        cases = read_junit(compare(once, slow, [parse_rule(text) for text in rules]))
+        assert cases
+        reasons = {str(skipped.get("message")) for case in cases.values() for skipped in case.iter("skipped")}
+        assert len([case for case in cases.values() if case.find("skipped") is not None]) == len(cases)
+        assert {reason.replace("\u202f", " ") for reason in reasons} == (
+            {"not tested: throughput < -5%: −50.0 %"} if rules else {"no interval: only one run"}
+        )
+
+
+def test_csv_has_every_cell_with_its_ratio(compared: CampaignComparison) -> None:
+    table = pd.read_csv(StringIO(format_csv(compared)))
+    assert table["cell"].tolist() == compared.rows["cell"].tolist()
+    assert table["ratio"].to_numpy() == pytest.approx(compared.rows["ratio"].to_numpy(), nan_ok=True)
+
+
+def test_markdown_has_findings_violations_and_the_largest_changes(compared: CampaignComparison) -> None:
+    text = format_markdown(replace(compared, base="a|b", other="*v2*"))
+    assert text.startswith("## \\*v2\\* against a\\|b\n\n- ")
+    assert f"**{len(compared.violations)} violations** of throughput \\< -5%, state" in text
+    tables = text.split("\n### ")[1:]
+    assert [table.partition("\n")[0] for table in tables][:2] == ["Violations", "Largest changes"]
+    for table in tables:
+        lines = [line for line in table.splitlines() if line.startswith("|")]
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+        assert len(lines) <= 22
+    hidden = compared.compared_count - 20
+    assert f"{hidden} more are in `--format json`." in tables[1]
+
+
+def test_exports_are_formats_of_the_command_but_not_of_published_claims(directories: tuple[str, str]) -> None:
+    starts = {"csv": "configuration,", "junit": "<testsuites>", "markdown": "## B against A"}
+    for style, start in starts.items():
+        failing = run(*directories, "--format", style, "--fail-on", "throughput < -5%")
+        assert failing.stdout.startswith(start)
+        assert failing.exit_code == 1
+        refused = run(directories[0], "falcon", "--format", style)
+        assert refused.exit_code == 1
+        assert f"--format {style} compares two campaigns" in refused.stderr
+
+
 @pytest.mark.parametrize(
     "text", ["throughput", "throughput < 5", "throughput = 5%", "< 5%", "throughput < -5% or state", ""]
 )
@@ -451,16 +557,28 @@ def test_the_command_fails_where_a_rule_is_broken(directories: tuple[str, str], 
     failed = run(*directories, "--fail-on", "throughput < -5%", "--output", str(page))
     assert failed.exit_code == 1
     assert "fails: throughput < -5%" in failed.stderr
-    assert "after against before" in page.read_text(encoding="utf-8")
+    assert "B against A" in page.read_text(encoding="utf-8")
     assert run(*directories, "--fail-on", "throughput < -50%").exit_code == 0
 
 
 def test_the_baseline_can_be_the_second(directories: tuple[str, str]) -> None:
     turned = json.loads(run(*directories, "--baseline", "after", "--format", "json").stdout)
-    assert (turned["base"], turned["other"]) == ("after", "before")
+    assert (turned["base"], turned["other"]) == ("B", "A")
     refused = run(*directories, "--baseline", "neither")
     assert refused.exit_code == 1
     assert "is neither of the two" in refused.stderr
+
+
+def test_sides_are_named_as_they_were_typed(directories: tuple[str, str], tmp_path: Path) -> None:
+    twin = tmp_path / "A"
+    twin.symlink_to(directories[0])
+    shown = run(*directories).stdout
+    assert shown.startswith("B compared with A: ")
+    assert "only in A, 0 only in B" in shown
+    twins = json.loads(run(directories[0], str(twin), "--format", "json").stdout)
+    assert (twins["base"], twins["other"]) == (directories[0], str(twin))
+    same = json.loads(run(directories[0], directories[0], "--format", "json").stdout)
+    assert (same["base"], same["other"]) == (f"{directories[0]} (A)", f"{directories[0]} (B)")
 
 
 def test_the_command_holds_a_campaign_against_published_claims(directories: tuple[str, str]) -> None:

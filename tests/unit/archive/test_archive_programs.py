@@ -22,7 +22,7 @@ from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from campaign.report import figure
-from campaign.run.preflight import check_campaign_can_run, find_missing_inputs
+from campaign.run.preflight import check_campaign_files, find_missing_inputs
 from tests import campaign_files
 from tests.unit.archive import archive_data
 
@@ -98,11 +98,11 @@ def test_an_extracted_archive_says_what_the_archive_says(
     status = json.loads(run("status", campaign, "--results", "here", "--format", "json"))
     assert (status["runs_done"], len(status["missing_inputs"])) == (before.runs - 1, 0 if inputs_mib else 1)
     if inputs_mib:
-        check_campaign_can_run(after.campaign)
+        check_campaign_files(after.campaign)
         assert f"{campaign}: valid" in run("validate", campaign)
     else:
         with pytest.raises(CampaignError, match=r"input file 'bench.py' is missing"):
-            check_campaign_can_run(after.campaign)
+            check_campaign_files(after.campaign)
         assert CliRunner().invoke(main, ["validate", str(campaign)]).exit_code == 1
 
 

@@ -154,6 +154,32 @@ def test_validate(run: Run, campaign: Path, tmp_path: Path) -> None:
     assert "Traceback" not in result.output
 
 
+def test_validate_needs_nothing_of_the_machine_and_check_says_what_is_missing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {
+        "campaign.axes.workload": "program",
+        "workloads.program.command": ["no-such-program"],
+        "workloads.program.environment": {"HF_TOKEN": {"from": "environment"}},
+        "system.launcher": "slurm",
+        "system.slurm": {"partition": "gpu"},
+    }
+    campaign = campaign_files.write_files(tmp_path / "far", changes)
+    monkeypatch.setenv("PATH", "/no/such/directory")
+    result = run("validate", str(campaign), results=False)
+    assert result.exit_code == 0, result.output
+    assert not result.stderr
+    for launcher in ("slurm", "local"):
+        devices = {"cpu-rank": {"runs_on": "cuda"}}
+        near = campaign_files.write_files(tmp_path / launcher, {"system.launcher": launcher, "system.devices": devices})
+        assert run("validate", str(near), results=False).exit_code == 0
+        checked = run("check", str(near.parent / "systems/bench.yaml"))
+        assert checked.exit_code == 1
+        assert ("sinfo" if launcher == "slurm" else "'nvidia-smi', which lists the devices") in checked.output
+    (tmp_path / "far" / "campaign.yaml").write_text(campaign.read_text().replace("batch", "btch"))
+    assert run("validate", str(campaign), results=False).exit_code == 1
+
+
 def test_validate_says_what_nobody_has_tried(run: Run, tmp_path: Path) -> None:
     amd = campaign_files.write_files(tmp_path / "amd", {"system.devices.cpu-rank": {"runs_on": "rocm"}})
     result = run("validate", str(amd), results=False)
@@ -358,9 +384,8 @@ def test_archive_of_nothing_and_report_of_no_file(run: Run, campaign: Path, tmp_
     assert "no such file" in result.output
 
 
+@pytest.mark.root
 def test_the_campaign_of_another_user_is_shown() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can be another user")
     with tempfile.TemporaryDirectory() as made:
         Path(made).chmod(0o755)
         campaign, results = campaign_files.write_files(Path(made) / "config"), Path(made) / "results"

@@ -16,7 +16,7 @@ from campaign.analysis.tables.io import Tables
 from campaign.cli.main import main
 from campaign.common.errors import ConfigError
 from campaign.plan.campaign.resolve import load_campaign
-from campaign.run.preflight import check_campaign_can_run
+from campaign.run.preflight import check_campaign_files
 from campaign.run.try_workload import find_workload
 from campaign.spec.record import Record, RecordStore
 from tests.unit.importing.logs_of_old import LOGS, MAP, OOM, four_ranks, put, timed, write_logs, write_map
@@ -359,7 +359,7 @@ def test_what_was_measured_is_not_mixed_with_what_was_imported() -> None:
 def test_nothing_of_an_imported_campaign_is_measured() -> None:
     told()
     with pytest.raises(ConfigError, match="its records were imported from logs"):
-        check_campaign_can_run(load_campaign(Path("results/old/config/campaign.yaml")))
+        check_campaign_files(load_campaign(Path("results/old/config/campaign.yaml")))
 
 
 @pytest.mark.parametrize(

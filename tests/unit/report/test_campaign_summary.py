@@ -84,6 +84,18 @@ def test_ties_are_part_of_what_to_build(tmp_path: Path) -> None:
     assert f"  {BUILD} {TIE}" in said
 
 
+def test_markdown_has_the_same_lines_as_the_text(tmp_path: Path) -> None:
+    directory = results(tmp_path / "r|1", {"a": 3, "b": 1})
+    drawing = {"shown": True, "title": "Scaling", "findings": ["<b> is *fast*, [see](x)."]}
+    (directory / "figures" / "scaling.json").write_text(json.dumps(drawing))
+    said = campaign_summary.summarize_campaign_as_markdown(directory)
+    assert said.startswith("## r\\|1\n\n- ")
+    assert "\n\n### Scaling\n\n- \\<b> is \\*fast\\*, [see]\\(x).\n\n### What to build\n\n- bert" in said
+    plain = said.replace("\\", "").replace("\u202f", " ")
+    for line in campaign_summary.summarize_campaign(directory).splitlines():
+        assert line.strip().replace("\u202f", " ") in plain
+
+
 def test_valid_runs_without_the_primary_metric_are_counted(tmp_path: Path) -> None:
     assert "the primary metric" not in campaign_summary.summarize_campaign(results(tmp_path / "a", {"a": 3}))
     said = campaign_summary.summarize_campaign(results(tmp_path / "b", {"a": 3}, value=""))

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as MplFigure
 from matplotlib.text import Text
+from scipy.stats import binomtest
 
 from campaign.analysis.statistics.step_times import NOT_STEADY, TOO_SHORT
 from campaign.analysis.tables import io as tableset
@@ -34,7 +36,14 @@ from tests.unit.report.figure_columns import UNPAINTED, check, with_pictures
 
 FIGURES = load_all_figures()
 # Figures whose numbers are no throughput: they have no interval of one.
-OF_NO_RATE = ("composition_times", "memory_frontier", "link_matrices", "allreduce", "operation_times")
+OF_NO_RATE = (
+    "composition_times",
+    "memory_frontier",
+    "link_matrices",
+    "allreduce",
+    "operation_times",
+    "fabric_failures",
+)
 # Figures of what this campaign has none of: options, sizes, a reference ..; they are drawn in tests of their own.
 OF_OTHER_DATA = (
     "software_options",
@@ -132,6 +141,60 @@ def test_operations_show_their_distribution_beside_what_was_recorded_elsewhere(c
     assert "Grey" not in alone.caption
     assert drawing.findings[0].startswith("Attaching a device took ")
     assert FIGURES["operation_times"].draw(replace(campaign, operations=campaign.operations.head(0))).empty_reason
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_recomposing_pays_from_a_job_length_on(small: FigureData) -> None:
+    leases = [document for each in (0, 1, 2) for document in synthetic.leases(each)]
+    drawing = FIGURES["break_even"].draw(replace(small, leases=build_leases_table(leases)))
+    rows = drawing.data
+    assert 0 < np.isfinite(rows["break_even_s"]).sum() < len(rows)
+    # Each configuration is quoted with the most devices at hand.
+    assert all(
+        re.match(r"Composing \S+ instead of \S+ pays from jobs of .* on \(95 % interval", x) for x in drawing.findings
+    )
+    pairs = re.findall(r"Composing (\S+) instead of (\S+)", " ".join(drawing.findings))
+    assert len(dict(pairs)) == len(pairs)
+    for configuration, at_hand in pairs:
+        paying = rows[(rows["configuration"] == configuration) & np.isfinite(rows["break_even_s"])]
+        counts = paying.set_index("against_configuration")["against_devices"]
+        assert counts[at_hand].max() == counts.max()
+    texts = dict(zip(drawing.headings, zip(*drawing.rows, strict=True), strict=True))
+    never = np.isinf(rows["break_even_s"])
+    assert [text == "never" for text in texts["Pays from"]] == never.tolist()
+    assert {text for text, is_never in zip(texts["Saved per hour"], never, strict=True) if is_never} == {"–"}
+    once = FIGURES["break_even"].draw(replace(small, leases=build_leases_table(synthetic.leases())))
+    assert "(no interval: composed once; " in once.findings[0]
+    assert FIGURES["break_even"].draw(small).empty_reason.startswith("no configuration with known composition times")
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_failures_of_the_fabric_are_said_per_thousand_with_an_interval(campaign: FigureData) -> None:
+    documents = synthetic.leases()
+    failed = {"time_s": 1.0, "operation": "compose", "error": "PartialFailure", "message": "no link"}
+    documents[0] = {**documents[0], "faults": [failed, failed, {**failed, "operation": "allocation"}], "retries": 3}
+    told = replace(campaign, leases=build_leases_table(documents), operations=build_operations_table(documents))
+    rows = FIGURES["fabric_failures"].draw(told).data.set_index("event")
+    attached = int((told.operations["operation"] == "attach").sum())
+    assert rows.loc["attachment failed", ["operations", "failures"]].tolist() == [attached + 2, 2]
+    interval = binomtest(2, attached + 2).proportion_ci(method="exact")
+    assert rows.loc[
+        "attachment failed", ["per_thousand", "per_thousand_low", "per_thousand_high"]
+    ].tolist() == pytest.approx([2000 / (attached + 2), 1000 * interval.low, 1000 * interval.high])
+    assert rows.loc["operation repeated", "failures"] == sum(document["retries"] for document in documents)
+    drawing = FIGURES["fabric_failures"].draw(told)
+    assert re.fullmatch(
+        rf"2 of {attached + 2} attachments failed: \S+ per thousand \[\S+ to \S+\]\.", drawing.findings[0]
+    )
+    none = FIGURES["fabric_failures"].draw(campaign)
+    assert re.fullmatch(
+        rf"None of {attached} attachments failed: at most \S+ per thousand \(95 %\)\.", none.findings[0]
+    )
+    assert (
+        FIGURES["fabric_failures"]
+        .draw(replace(campaign, leases=campaign.leases.head(0), operations=none.data.head(0)))
+        .empty_reason
+    )
 
 
 @pytest.mark.usefixtures("unpainted")
@@ -315,7 +378,9 @@ def one_run_a_cell() -> FigureData:
     return whole("resnet", 1)
 
 
-@pytest.mark.parametrize("name", [name for name in SHOWN if name not in (*OF_NO_RATE, "variance", "roofline")])
+@pytest.mark.parametrize(
+    "name", [name for name in SHOWN if name not in (*OF_NO_RATE, "variance", "roofline", "break_even")]
+)
 def test_one_run_a_cell_is_drawn_without_an_interval(
     name: str, one_run_a_cell: FigureData, request: pytest.FixtureRequest
 ) -> None:

@@ -17,7 +17,7 @@ from campaign.analysis.tables.cells import build_cells_table
 from campaign.analysis.tables.runs import build_runs_table
 from campaign.common import intervals
 from campaign.report import bars, plot
-from campaign.report.figure import Drawing, FigureData, load_figure
+from campaign.report.figure import ANSWERS, Drawing, FigureData, load_figure
 from scripts.figures import overhead_by_size, pareto
 from tests.unit.report import metrics_data as study
 from tests.unit.report import report_data as synthetic
@@ -156,6 +156,12 @@ def test_energy_is_for_equal_work(data: FigureData, drawn: dict[str, Drawing]) -
     watts = cells["attach"].map({"local": 250.0, "hybrid": 250.0, "fabric": 210.0})
     assert per_sample.to_dict() == pytest.approx((8 * watts / cells["mean"]).to_dict(), rel=0.01)
     assert host.to_dict() == pytest.approx((300.0 / cells["mean"]).to_dict(), rel=0.01)
+    # It is part of the overview of the page.
+    assert MODULES["energy"].part == ANSWERS
+    assert drawn["energy"].glance
+    lowest = per_sample[cells["workload"] == "mobilenetv2"].min()
+    pattern = rf"mobilenetv2: device energy per sample ranges from {lowest:.3g} J \(fabric-8\) to \S+ J \(.*\)\."
+    assert re.fullmatch(pattern, drawn["energy"].findings[0])
 
 
 def test_the_front_is_marked_and_named(drawn: dict[str, Drawing]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from math import exp, log
@@ -131,6 +132,18 @@ def _composing(of: Campaign, results: Path) -> Sequence[float]:
     return [max(totals.values()), min(totals.values()), 100 * fabric / every]
 
 
+def _recomposing(of: Campaign, results: Path) -> Sequence[float]:
+    """Two devices of the fabric instead of a local one: the time to compose and to release, over the share of time they save."""
+    times = [
+        lease["ready_s"] - lease["requested_s"] + lease["released_s"] - lease["release_started_s"]
+        for lease in of.leases(results)
+        if lease["configuration"] == "1x2-fabric"
+    ]
+    keys = of.where(configuration="1x2-fabric")
+    ratio = exp(fmean(log(of.cost[like(key, "1x1-local")] / of.cost[key]) for key in keys))
+    return [fmean(times) / (1 - 1 / ratio), len(keys)]
+
+
 def _steps(of: Campaign, _: Path) -> Sequence[float]:
     tails = {}
     for key in of.cells:
@@ -177,6 +190,7 @@ FIRST_FINDING: dict[str, Expected] = {
     "Utilisation": _utilisation,
     "Throughput against cost": _cost,
     "Composition times": _composing,
+    "When recomposing pays": _recomposing,
     "Workloads": _workloads,
     "Software stack": _nothing,
 }
@@ -196,7 +210,7 @@ def test_every_number_of_the_summary_follows_from_the_records(results: Path) -> 
         assert title in FIRST_FINDING, f"nothing says what the numbers of {title!r} have to be: {findings}"
         assert len(findings) == 1
         # The interval of a mean is judged by simulation, in test_average_ratio.
-        said = re.sub(r" \[[^]]*\](?=.* on average over )", "", findings[0])
+        said = re.sub(r" \[[^]]*\](?=.* on average over )|95 % interval .*(?=; mean of )", "", findings[0])
         wrong += [f"{title}: {each}" for each in differences(said, NAMES, FIRST_FINDING[title](of, results))]
     assert advice[0] == "What to build"
     for sentence, expected in zip(advice[1:], _advice(of), strict=True):
@@ -213,3 +227,16 @@ def test_a_number_that_differs_or_is_not_known_is_noticed() -> None:
     assert differences("−3.2 % of 12,345", NAMES, [3.2, 12345]) == ["−3.2 instead of 3.2"]
     assert "3 numbers instead of 2" in differences("1.92× in 3 of 4", NAMES, [1.92, 3])[0]
     assert "2 numbers instead of 3" in differences("1.92× in 3", NAMES, [1.92, 3, 4])[0]
+
+
+def test_figures_that_an_earlier_version_did_not_draw_are_on_the_page(results: Path, tmp_path: Path) -> None:
+    earlier, page = tmp_path / "earlier", tmp_path / "page.html"
+    shutil.copytree(results, earlier)
+    for path in (earlier / "figures").glob("break_even.*"):
+        path.unlink()
+    drawn = {path.name for path in (earlier / "figures").iterdir()}
+    with mock.patch.object(plot, "to_svg", return_value=UNPAINTED):
+        ran = CliRunner().invoke(main, ["report", str(earlier), "--output", str(page)], catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    assert 'id="break-even"' in page.read_text()
+    assert {path.name for path in (earlier / "figures").iterdir()} == drawn

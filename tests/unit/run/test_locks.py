@@ -103,7 +103,7 @@ def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_the_lock_any_mor
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.root
 @pytest.mark.parametrize(
     "take",
     [lambda path: path.symlink_to("private"), lambda path: path.parent.chmod(0o500), lambda path: path.touch(0o000)],

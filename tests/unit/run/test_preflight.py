@@ -11,7 +11,7 @@ import pytest
 from campaign.common.errors import ConfigError
 from campaign.emulators.hosts.network import EmulationAvailability
 from campaign.run import preflight as preflight_module
-from campaign.run.preflight import check_campaign_can_run, describe_missing_emulation, find_missing_software
+from campaign.run.preflight import check_campaign_files, describe_missing_emulation, find_missing_software
 from campaign.workloads.trainer_runs import missing_torch_requirement
 from tests.campaign_files import load
 from tests.fake_slurm import FakeSlurm
@@ -75,7 +75,7 @@ def test_packages_of_fabric_and_launcher_are_told(tmp_path: Path, monkeypatch: p
 @pytest.mark.usefixtures("fake_slurm")
 def test_another_machine_may_have_what_this_one_lacks(tmp_path: Path) -> None:
     changes = {**PROGRAM, "workloads.program.command": ["no-such-program"], "system.launcher": "slurm"}
-    check_campaign_can_run(campaign := load(tmp_path, changes))
+    check_campaign_files(campaign := load(tmp_path, changes))
     assert find_missing_software(campaign) == []
 
 
@@ -113,5 +113,5 @@ def test_what_means_nothing_to_slurm_is_told_before_anything_is_composed(
     slurm: dict[str, Any], words: str, tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_campaign_can_run(load(tmp_path, {"system.launcher": "slurm", "system.slurm": slurm}))
+        check_campaign_files(load(tmp_path, {"system.launcher": "slurm", "system.slurm": slurm}))
     assert fake_slurm.calls("sbatch") == []

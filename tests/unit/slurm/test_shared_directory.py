@@ -74,6 +74,7 @@ def test_each_answer_of_a_host_has_a_verdict(
     assert not list(site.root.iterdir())
 
 
+@pytest.mark.root
 def test_a_host_that_may_only_read_is_no_place_for_results(site: Site, fake_slurm: FakeSlurm) -> None:
     # What access(2) says of a read-only file system, also to root.
     put_srun(

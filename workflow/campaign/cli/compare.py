@@ -23,8 +23,11 @@ from campaign.cli.options import ERROR_CODE_META_KEY, build_format_option, build
 from campaign.cli.terminal import build_table_from_rows, print_rows, print_tables, print_text
 from campaign.common import wording
 from campaign.common.errors import ConfigError, suggest_name
+from campaign.report.compare_exports import EXPORTS
 from campaign.report.compare_page import (
+    describe_cell_counts,
     describe_findings,
+    format_change,
     render_claims_page,
     render_compare_page,
     select_largest_changes,
@@ -70,7 +73,13 @@ _MAX_LINES = 20
     "differences under other conditions or with another program do not count. May be repeated.",
 )
 @build_output_option("HTML page to write in addition.", dir_okay=False)
-@build_format_option("table", "json")
+@build_format_option(
+    "table",
+    "json",
+    *EXPORTS,
+    help_text="Output format. csv: all cells. junit: a test case per cell, for CI systems. markdown: findings and the largest "
+    "changes, for a merge request. Published claims have only table and json.",
+)
 def compare(
     first: str,
     second: str,
@@ -90,6 +99,8 @@ def compare(
     names. Intervals of changes (95 %) include the variation between compositions. P-values are adjusted over all cells (Holm).
     Cells that were composed once on each side may not be testable. --fail-on lists such cells but does not fail for them.
 
+    The output names both sides as you do: by the last part of a path, or by the label of --versions.
+
     \b
     campaign compare before.zip after.zip --fail-on "throughput < -5%" --fail-on state --output changes.html
     campaign compare my-campaign.yaml --versions none driver-580
@@ -105,23 +116,35 @@ def compare(
         _load_tables_or_claims(first, results, labels[0]),
         _load_tables_or_claims(second or first, results, labels[1]),
     )
+    names = _name_sides(first, second)
     if versions:
         first, second = versions
+        names = f"{names[0]} ({first})", f"{names[0]} ({second})"
     if isinstance(first_tables, ReferenceSet):
         first_tables, second_tables, first, second = second_tables, first_tables, second, first
     if isinstance(first_tables, ReferenceSet):
         raise ConfigError(f"{first} and {second} are both sets of published claims; one of them must be a campaign")
     if isinstance(second_tables, ReferenceSet):
+        if style in EXPORTS:
+            raise ConfigError(f"--format {style} compares two campaigns; use table or json for published claims")
         _compare_with_claims(first_tables, second_tables, rules, output, style)
         return
     second_tables = _rename_workloads(first_tables, second_tables, matches)
-    if baseline is not None and baseline not in (first_names := ("A", first, first_tables.name)):
-        if baseline not in ("B", second, second_tables.name):
+    aliases = ("A", first, names[0], first_tables.name), ("B", second, names[1], second_tables.name)
+    if baseline is not None and baseline not in aliases[0]:
+        if baseline not in aliases[1]:
             raise ConfigError(
-                f"--baseline {baseline} is neither of the two campaigns; use one of: {', '.join((*first_names, 'B', second))}"
+                f"--baseline {baseline} is neither of the two campaigns; use one of: "
+                f"{', '.join(dict.fromkeys(aliases[0] + aliases[1]))}"
             )
-        first_tables, second_tables = second_tables, first_tables
-    _compare_campaigns(first_tables, second_tables, rules, output, style)
+        first_tables, second_tables, names = second_tables, first_tables, names[::-1]
+    _compare_campaigns(first_tables, second_tables, names, rules, output, style)
+
+
+def _name_sides(first: str, second: str) -> tuple[str, str]:
+    """Return the last parts of both paths, or the paths as given if these are equal."""
+    names = Path(first).name or first, Path(second).name or second
+    return names if names[0] != names[1] else (first, second)
 
 
 def _load_tables_or_claims(source: str, results: Path, version: str | None) -> Tables | ReferenceSet:
@@ -168,14 +191,21 @@ def _rename_workloads(first_tables: Tables, second_tables: Tables, matches: Sequ
 
 
 def _compare_campaigns(
-    base: Tables, candidate: Tables, rules: tuple[str, ...], output: Path | None, style: str
+    base: Tables,
+    candidate: Tables,
+    names: tuple[str, str],
+    rules: tuple[str, ...],
+    output: Path | None,
+    style: str,
 ) -> None:
     """Compare two campaigns, write or print the result, and exit with 1 if a rule is violated."""
-    comparison = comparing.compare(base, candidate, [comparing.parse_rule(rule) for rule in rules])
+    comparison = comparing.compare(base, candidate, [comparing.parse_rule(rule) for rule in rules], names=names)
     if output:
         _write_page(output, render_compare_page(comparison))
     if style == "json":
         echo(json.dumps(comparing.build_document(comparison), indent=1))
+    elif style in EXPORTS:
+        echo(EXPORTS[style](comparison))
     else:
         _print_comparison(comparison)
     if not rules:
@@ -247,11 +277,7 @@ def _write_page(output: Path, page: str) -> None:
 def _print_comparison(comparison: CampaignComparison) -> None:
     """Print the largest changes, changed outcomes and differences in context. The page and the JSON document hold all."""
     base, candidate = comparison.base, comparison.other
-    echo(
-        f"{candidate} compared with {base}: "
-        f"{wording.pluralize(len(comparison.rows), 'cell')} in both, {comparison.compared_count} compared, "
-        f"{len(comparison.only_base)} only in {base}, {len(comparison.only_other)} only in {candidate}"
-    )
+    echo(f"{candidate} compared with {base}: {describe_cell_counts(comparison)}")
     for sentence in describe_findings(comparison):
         echo(f"  {sentence}")
     echo()
@@ -259,10 +285,7 @@ def _print_comparison(comparison: CampaignComparison) -> None:
     changes = [
         {
             "cell": row["cell"],
-            "change": wording.format_percent(100 * (row["ratio"] - 1)),
-            "95 % interval": wording.format_range(
-                100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.format_percent
-            ),
+            **dict(zip(("change", "95 % interval"), format_change(row), strict=True)),
             "p (Holm)": format_p_value(row["p_holm"]),
             "result": row["says"],
         }

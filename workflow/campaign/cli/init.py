@@ -33,7 +33,7 @@ Next, in {directory}:
   snakemake --profile local        the same
   snakemake --profile slurm        the same in Slurm allocations; first set account and partition in profiles/slurm/values.yaml
 
-config/README.md and docs/ of the package explain every key of the files in config/."""
+{guide} explains the files in config/, and {reference} every key."""
 
 
 @click.command()
@@ -59,7 +59,8 @@ def init(directory: Path) -> None:
         raise convert_os_error(error, directory) from error
     for name in files:
         echo(directory / name)
-    echo(_NEXT_STEPS.format(directory=directory.resolve()))
+    pages = {"guide": CONFIG_DIRECTORY / "README.md", "reference": ROOT / "docs" / "reference" / "configuration.md"}
+    echo(_NEXT_STEPS.format(directory=directory.resolve(), **pages))
 
 
 def read_project_files() -> dict[str, bytes]:

@@ -15,6 +15,7 @@ from campaign.cli.echo import echo
 from campaign.cli.options import (
     PATH,
     add_source_options,
+    build_format_option,
     build_output_option,
     cells_option,
     results_option,
@@ -162,7 +163,8 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
 @click.command()
 @add_source_options()
 @build_output_option("Also write the summary to this file, if no run is missing.")
-def summary(campaign: Path, results: Path, output: Path | None) -> None:
+@build_format_option("text", "markdown")
+def summary(campaign: Path, results: Path, output: Path | None, style: str) -> None:
     """Show the findings of a campaign on one screen: what was measured, which runs failed, and what to build.
 
     Exits with 1 and gives the reasons if planned runs have no record. 'campaign status' shows the progress of a running campaign.
@@ -177,8 +179,12 @@ def summary(campaign: Path, results: Path, output: Path | None) -> None:
 
         scratch = click.get_current_context().with_resource(TemporaryDirectory(prefix="campaign-summary-"))
         table_paths = collect_tables(Path(scratch), campaign, paths)
+    summarize = {
+        "text": campaign_summary.summarize_campaign,
+        "markdown": campaign_summary.summarize_campaign_as_markdown,
+    }[style]
     with provide_figures(table_paths) as figures:
-        text = campaign_summary.summarize_campaign(paths.directory, figures, table_paths.tables)
+        text = summarize(paths.directory, figures, table_paths.tables)
     echo(replace_scratch_path(text))
     if missing := campaign_summary.list_missing_reasons(paths.directory, table_paths.tables):
         raise ConfigError("\n".join(["some runs have no record; start the campaign again to measure them", *missing]))

@@ -15,7 +15,7 @@ from campaign.plan.campaign.load import detect_noun
 from campaign.plan.campaign.single_file import check_single_file
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
-from campaign.run.preflight import check_campaign_can_run, find_missing_tools
+from campaign.run.preflight import check_campaign_files
 from campaign.spec.yaml_file import read_yaml
 
 
@@ -24,7 +24,9 @@ from campaign.spec.yaml_file import read_yaml
 def validate(campaign: Path) -> None:
     """Check a campaign file and all files that it names, or a single system, workload or claims file.
 
-    No fabric is queried. Warnings concern values that are valid but probably a mistake. Only errors make the command exit with 1.
+    Only the files count, not this machine: the command needs neither Slurm nor the fabric nor the software of a workload. 'campaign
+    check' checks a site, and 'campaign plan' also warns of software that this machine lacks. Warnings concern values that are valid
+    but probably a mistake. Only errors make the command exit with 1.
     """
     path, (campaign, _) = campaign, resolve_source(campaign, Path("results"))
     if campaign.is_dir() or (noun := detect_noun((source := read_yaml(campaign)).data)) == "campaign":
@@ -38,8 +40,8 @@ def validate(campaign: Path) -> None:
 
 
 def _check_campaign(path: Path) -> tuple[str, Sequence[str], Sequence[str]]:
-    """Check a campaign and its inputs on this machine. Return a summary of its plan, warnings and notes."""
+    """Check a campaign and its inputs. Return a summary of its plan, warnings and notes."""
     plan = read_plan(PlanRequest(path, Path("results")))
-    check_campaign_can_run(plan.campaign, check_device_tools=False)
+    check_campaign_files(plan.campaign)
     summary = f"{plan.cell_count} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system_names}"
-    return summary, [*plan.warnings, *find_missing_tools(plan.campaign)], plan.notes
+    return summary, plan.warnings, plan.notes

@@ -124,3 +124,24 @@ def adjust_p_values(p_values: npt.ArrayLike) -> Floats:
     tested_p[order] = np.minimum(np.maximum.accumulate(tested_p[order] * np.arange(tested_p.size, 0, -1)), 1.0)
     result[is_tested] = tested_p
     return result
+
+
+def compute_proportion_bounds(count: npt.ArrayLike, total: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Return the 95 % bounds of a proportion, element-wise. Bounds are nan for a total of 0.
+
+    Clopper & Pearson (1934), "The use of confidence or fiducial limits illustrated in the case of the binomial", Biometrika 26(4).
+
+    Args:
+        count: number of events.
+        total: number of trials.
+    """
+    events, trials = np.asarray(count, dtype=np.float64), np.asarray(total, dtype=np.float64)
+    tail_probability = (1 - CONFIDENCE_LEVEL) / 2
+    with np.errstate(invalid="ignore"):
+        low = np.where(
+            events > 0, scipy.special.betaincinv(np.maximum(events, 1), trials - events + 1, tail_probability), 0.0
+        )
+        is_all = events >= trials
+        others = np.where(is_all, 1.0, trials - events)
+        high = np.where(is_all, 1.0, scipy.special.betaincinv(events + 1, others, 1 - tail_probability))
+    return np.where(trials > 0, low, np.nan), np.where(trials > 0, high, np.nan)

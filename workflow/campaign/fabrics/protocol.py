@@ -218,6 +218,14 @@ class Fabric(Protocol):
         state must be read back.
         """
 
+    def probe(self) -> str | None:
+        """Send one request that changes nothing to whatever attaches devices, and return its answer in words.
+
+        `campaign check` sends it for fabrics whose inventory is read without a request. Raises FabricError if nothing answers.
+        Default: None, because nothing is asked.
+        """
+        return None
+
     def list_displaced_devices(self) -> Mapping[str, str]:
         """Return the original host of each displaced device, by fabric id.
 

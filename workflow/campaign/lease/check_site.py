@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 from campaign.common.errors import CampaignError, ConfigError, FabricError
 from campaign.common.processes.signals import defer_ending_signals
-from campaign.common.wording import pluralize
+from campaign.common.wording import pluralize, shorten_names
 from campaign.fabrics.banks import MODE_RULES, find_drawer
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions as ControlledOptions
 from campaign.fabrics.errors import Refused
 from campaign.fabrics.operations import OperationSteps
 from campaign.fabrics.protocol import Fabric, LeaseRequest
-from campaign.fabrics.registry import load_fabric_kind
+from campaign.fabrics.registry import FABRICS, load_fabric_kind
 from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal, list_journaled_leases
 from campaign.lease.lifecycle import acquire_lease, release_lease
@@ -36,6 +36,8 @@ Severity = Literal["ok", "note", "problem", "stop"]
 """Severity of a finding. problem: some leases cannot work; stop: no lease can work, or the system file is wrong."""
 
 
+_MAX_IDS = 4
+"""Maximum number of fabric ids of devices that are printed per model."""
 _RELEASE_REMEDY = "'campaign fabric reconcile SYSTEM --release --grace 0' releases it"
 
 
@@ -95,15 +97,7 @@ def check_control_plane(site: Site, check_more: SiteCheck = _check_nothing) -> I
     try:
         with site.open_fabric() as fabric:
             inventory = fabric.read_inventory()
-            request_count_text = (
-                f" in {fabric.control_plane_access.request_count} requests" if fabric.control_plane_access else ""
-            )
-            duration_text = f"{(time.monotonic() - start_s) * 1e3:.0f} ms{request_count_text}"
-            login_text = "signed in and read" if any((site.system.fabric.get("credentials") or {}).values()) else "read"
-            pool_device_count = len({device.physical_id for device in inventory.devices if not device.local})
-            yield Finding(
-                "answer", "ok", f"{login_text} {pluralize(pool_device_count, 'pool device')} in {duration_text}"
-            )
+            yield _check_answer(site, fabric, inventory, start_s)
             yield from _check_pool(site.system, inventory, reports_models=fabric.describe_capabilities().tells_models)
             yield from _check_capabilities(fabric, inventory)
             yield from _check_holders(site, fabric, inventory)
@@ -114,6 +108,34 @@ def check_control_plane(site: Site, check_more: SiteCheck = _check_nothing) -> I
         yield Finding("answer", "stop", str(error))
     except CampaignError as error:
         yield Finding("answer", "problem", str(error))
+
+
+def _check_answer(site: Site, fabric: Fabric, inventory: Inventory, start_s: float) -> Finding:
+    """Return what the fabric answered, or that nothing was asked.
+
+    Raises FabricError if the fabric does not answer.
+
+    Args:
+        site: the system and its state.
+        fabric: the open fabric.
+        inventory: inventory of the fabric.
+        start_s: start of reading the inventory, on the monotonic clock.
+    """
+    device_text = pluralize(
+        len({device.physical_id for device in inventory.devices if not device.local}), "pool device"
+    )
+    if fabric.control_plane_access is None:
+        answer = fabric.probe()
+        listed_text = f"{device_text} listed in the system file"
+        if answer is not None:
+            return Finding("answer", "ok", f"{answer}, in {(time.monotonic() - start_s) * 1e3:.0f} ms; {listed_text}")
+        if site.fabric_kind in FABRICS:
+            return Finding("answer", "ok", f"there is no control plane to ask; {listed_text}")
+        return Finding("answer", "note", f"nothing was asked, because the adapter has no method `probe`; {listed_text}")
+    login_text = "signed in and read" if any((site.system.fabric.get("credentials") or {}).values()) else "read"
+    request_count = fabric.control_plane_access.request_count
+    duration_ms = (time.monotonic() - start_s) * 1e3
+    return Finding("answer", "ok", f"{login_text} {device_text} in {duration_ms:.0f} ms in {request_count} requests")
 
 
 def _check_transport(site: Site) -> Iterator[Finding]:
@@ -134,6 +156,8 @@ def _check_transport(site: Site) -> Iterator[Finding]:
     url = str(options.get("url", ""))
     if url.startswith("http://") and options.get("tunnel") is True:
         yield Finding("transport", "note", f"{url}: not encrypted, but the system file declares a tunnel")
+    elif url.startswith("http://") and "tunnel" not in load_fabric_kind(site.fabric_kind).options.model_fields:
+        yield Finding("transport", "note", f"{url}: not encrypted, so anyone on the network can read what is sent")
     elif url.startswith("http://"):
         message = "not encrypted, so anyone on the network can read the password; use https, or set `tunnel: true`"
         yield Finding("transport", "problem", f"{url}: {message}")
@@ -168,7 +192,10 @@ def _check_pool(system: SystemFile, inventory: Inventory, *, reports_models: boo
             claim = f"{found_count} {message}, as in the system file; the model is from the file, as the fabric does not report it"
             yield Finding("pool", "note", claim)
         elif found_count == listed_count:
-            yield Finding("pool", "ok", f"{found_count} {message}, as in the system file")
+            ids = [name for name, key in pool_devices if key == (model, use)]
+            yield Finding(
+                "pool", "ok", f"{found_count} {message}, as in the system file: {shorten_names(ids, _MAX_IDS)}"
+            )
         elif not listed_count:
             yield Finding(
                 "pool", "note", f"{found_count} {message} that the system file does not list; plans do not use them"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
@@ -13,6 +14,7 @@ from campaign.common import wording
 from campaign.common.files import load_json, open_regular, read_json, reject_damaged_document
 from campaign.common.paths import Results
 from campaign.report import sort_by_page_order
+from campaign.report.markdown import escape_markdown, format_markdown_list
 from campaign.report.sections.race import format_race_lines
 from campaign.spec.race import RaceDocument
 from campaign.workloads.main_metrics import MAIN_METRICS
@@ -27,8 +29,42 @@ _MAX_CELLS_PER_KIND = 3
 _MAX_FINDINGS_PER_FIGURE = 1  # The page has all findings.
 
 
+@dataclass(frozen=True)
+class SummarySection:
+    """A titled part of a summary. The title is empty for the counts at its beginning."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
 def summarize_campaign(directory: Path, figures: Path | None = None, tables: Path | None = None) -> str:
-    """Summarise a campaign by counts, failed runs, compositions, first findings of figures, recommendation and report path.
+    """Summarise a campaign as text for a terminal. Same arguments as `list_summary_sections`."""
+    return "\n".join(
+        line
+        for section in list_summary_sections(directory, figures, tables)
+        for line in (
+            ("", section.title, *(f"  {line}" for line in section.lines)) if section.title else ("", *section.lines)
+        )
+    )
+
+
+def summarize_campaign_as_markdown(directory: Path, figures: Path | None = None, tables: Path | None = None) -> str:
+    """Summarise a campaign as Markdown. Same arguments as `list_summary_sections`."""
+    return "\n\n".join([
+        f"## {escape_markdown(Results.from_directory(directory).campaign)}",
+        *(
+            f"### {escape_markdown(section.title)}\n\n{format_markdown_list(section.lines)}"
+            if section.title
+            else format_markdown_list(section.lines)
+            for section in list_summary_sections(directory, figures, tables)
+        ),
+    ])  # fmt: skip
+
+
+def list_summary_sections(
+    directory: Path, figures: Path | None = None, tables: Path | None = None
+) -> list[SummarySection]:
+    """List counts, failed runs, compositions, first findings of figures, recommendation and report path of a campaign.
 
     Args:
         directory: results directory.
@@ -38,7 +74,7 @@ def summarize_campaign(directory: Path, figures: Path | None = None, tables: Pat
     results = Results.from_directory(directory)
     figures, tables = figures or results.figures, tables or results.tables
     with reject_damaged_document(tables, _REMEDY):
-        lines = [*_describe_counts(tables), *_describe_failures(results, tables)]
+        sections = [SummarySection("", tuple(_describe_counts(tables))), *_describe_failures(results, tables)]
     drawings = {}
     for path in figures.glob("*.json"):
         with reject_damaged_document(path, _REMEDY):
@@ -46,27 +82,27 @@ def summarize_campaign(directory: Path, figures: Path | None = None, tables: Pat
     with reject_damaged_document(figures, _REMEDY):
         for drawing in sort_by_page_order(drawings):
             if drawing["shown"] and drawing["findings"]:
-                lines.append(f"\n{drawing['title']}")
-                lines += [f"  {finding}" for finding in drawing["findings"][:_MAX_FINDINGS_PER_FIGURE]]
+                findings = tuple(drawing["findings"][:_MAX_FINDINGS_PER_FIGURE])
+                sections.append(SummarySection(drawing["title"], findings))
     recommendation = figures.parent / "recommendation" / "recommendation.json"
     with reject_damaged_document(recommendation, _REMEDY):
         answers = load_json(recommendation)["answers"]
         advice = [" ".join(answer["sentences"]) for answer in answers]
     if advice:
-        lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_MAX_ADVICE])]
+        sections.append(SummarySection("What to build", tuple(advice[:_MAX_ADVICE])))
     with reject_damaged_document(tables, _REMEDY):
         if race := read_json(tables / "context.json").get("race"):
-            lines += ["", *format_race_lines(RaceDocument.model_validate(race))]
+            sections.append(SummarySection("", tuple(format_race_lines(RaceDocument.model_validate(race)))))
     has_report = results.report_file.is_file() or figures == results.figures  # The workflow writes both.
-    lines.append(
-        f"\nReport: {results.report_file}"
+    report_text = (
+        f"Report: {results.report_file}"
         if has_report
-        else f"\nThere is no report yet; 'campaign report {directory}' makes it"
+        else f"There is no report yet; 'campaign report {directory}' makes it"
     )
-    return "\n".join(lines)
+    return [*sections, SummarySection("", (report_text,))]
 
 
-def _describe_failures(results: Results, tables: Path) -> list[str]:
+def _describe_failures(results: Results, tables: Path) -> list[SummarySection]:
     """Describe failed runs by status and reason, with cells and the log of the first; empty if no run failed."""
     rows_by_failure: defaultdict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     for row in _read_rows(tables / "runs.csv"):
@@ -78,18 +114,16 @@ def _describe_failures(results: Results, tables: Path) -> list[str]:
         more_cells = f" and {len(cells) - _MAX_CELLS_PER_KIND} more" if len(cells) > _MAX_CELLS_PER_KIND else ""
         path = results.directory / (rows[0].get("log") or "none")
         log = f"; log: {path}" if path.is_file() else ""
-        lines.append(f"  {len(rows)} {status}: {reason} ({'; '.join(cells[:_MAX_CELLS_PER_KIND])}{more_cells}{log})")
+        lines.append(f"{len(rows)} {status}: {reason} ({'; '.join(cells[:_MAX_CELLS_PER_KIND])}{more_cells}{log})")
     more_kinds = (
-        [f"  ... and {len(lines) - _MAX_FAILURE_KINDS} more kinds of failures"]
-        if len(lines) > _MAX_FAILURE_KINDS
-        else []
+        [f"... and {len(lines) - _MAX_FAILURE_KINDS} more kinds of failures"] if len(lines) > _MAX_FAILURE_KINDS else []
     )
-    shown_lines = [
+    shown_lines = (
         *lines[:_MAX_FAILURE_KINDS],
         *more_kinds,
-        f"  'campaign logs {results.directory}' shows the ends of the logs",
-    ]
-    return ["\nFailed runs", *shown_lines] if lines else []
+        f"'campaign logs {results.directory}' shows the ends of the logs",
+    )
+    return [SummarySection("Failed runs", shown_lines)] if lines else []
 
 
 def _describe_counts(tables: Path) -> list[str]:
@@ -99,7 +133,6 @@ def _describe_counts(tables: Path) -> list[str]:
     runs = Counter({name: sum(int(float(row[f"n_{name}"])) for row in cells) for name in names})
     implied_text = f"{runs['implied']} implied, " if runs["implied"] else ""
     return [
-        "",
         f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} measured, {runs['failed']} failed, {implied_text}"
         f"{runs['missing']} missing",
         *_describe_valid_runs(tables),

@@ -114,6 +114,14 @@ def _count_cells(comparison: CampaignComparison) -> list[tuple[str, str]]:
     ]
 
 
+def describe_cell_counts(comparison: CampaignComparison) -> str:
+    """Describe how many cells are compared, and how many are in one campaign only."""
+    return (
+        f"{wording.pluralize(len(comparison.rows), 'cell')} in both, {comparison.compared_count} compared, "
+        f"{len(comparison.only_base)} only in {comparison.base}, {len(comparison.only_other)} only in {comparison.other}"
+    )
+
+
 def describe_findings(comparison: CampaignComparison) -> list[str]:
     """Describe the mean of each workload, the range of significant changes, and assumptions of the matching, as sentences."""
     sentences = [
@@ -210,16 +218,20 @@ def _compute_change_with_bounds(row: Mapping[Any, Any]) -> tuple[float, float, f
     return value, low, high
 
 
+def format_change(row: Mapping[Any, Any]) -> tuple[str, str]:
+    """Format the change of a row in percent, and its interval."""
+    change, low, high = _compute_change_with_bounds(row)
+    return wording.format_percent(change), wording.format_range(low, high, wording.format_percent)
+
+
 def _format_mean_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
-    bounds_text = wording.format_range(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.format_percent)
-    return row["workload"], f"{row['cells']:,}", wording.format_percent(100 * (row["ratio"] - 1)), bounds_text
+    return row["workload"], f"{row['cells']:,}", *format_change(row)
 
 
 def _format_change_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
     return (
         row["cell"],
-        wording.format_percent(100 * (row["ratio"] - 1)),
-        wording.format_range(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.format_percent),
+        *format_change(row),
         verdict.format_p_value(row["p_holm"]),
         wording.format_rate(row["base_mean"]),
         wording.format_rate(row["mean"]),

@@ -171,9 +171,11 @@ def _render_page(tables: Tables, figures: Path, out: Path, scripts: Path = SCRIP
 def provide_figures(results: Results) -> Iterator[Path]:
     """Yield the directory of the figures of results, with the recommendation next to it.
 
-    If there are no figures, as after the extraction of an archive, they are drawn from the tables into a temporary directory.
+    If there are none, as after the extraction of an archive, or if an earlier version drew fewer, they are drawn from the tables
+    into a temporary directory.
     """
-    if results.figures.is_dir():
+    known_names = {path.stem for path in (SCRIPTS / "figures").glob("[a-z]*.py")}
+    if known_names <= {path.stem for path in results.figures.glob("*.json")}:
         yield results.figures
         return
     from campaign.analysis.tables.io import read_tables

@@ -16,18 +16,22 @@ from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.campaign.resolve_slurm_options import merge_slurm_options
 from campaign.plan.campaign.workload_inputs import find_missing_files
 from campaign.slurm.sbatch_options import build_sbatch_parameters
-from campaign.spec.system_file import SystemFile
+from campaign.spec.system_file import DeviceModel, SystemFile
 from campaign.spec.yaml_file import YamlFile
 
 
-def _check_slurm(campaign: Campaign) -> None:
-    """Raise ConfigError if Slurm is missing on this machine, or if options of a system are invalid."""
+def _check_slurm_commands(system: SystemFile) -> None:
+    """Raise ConfigError if Slurm is missing on this machine."""
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise ConfigError(
-            f"system {campaign.system.name}: launcher slurm: there is no sbatch on this machine; start the campaign on a login "
+            f"system {system.name}: launcher slurm: there is no sbatch on this machine; start the campaign on a login "
             "node, or load the module that provides Slurm's commands. 'snakemake --profile local' measures without Slurm, and "
             "'campaign cluster up' starts a Slurm cluster for practice"
         )
+
+
+def _check_slurm_options(campaign: Campaign) -> None:
+    """Raise ConfigError if Slurm options of a system are invalid."""
     if campaign.system.slurm.strategy == "dynamic" and campaign.system.slurm.slurmd is None:
         raise ConfigError(
             f"system {campaign.system.name}: slurm: strategy dynamic needs the key 'slurmd' with the site's commands that stop "
@@ -39,26 +43,28 @@ def _check_slurm(campaign: Campaign) -> None:
         build_sbatch_parameters(campaign.name, campaign.system, configuration, options, time_min=1)
 
 
-def check_campaign_can_run(campaign: Campaign, *, check_device_tools: bool = True) -> None:
-    """Check that the campaign can be measured on this machine.
+def check_campaign_files(campaign: Campaign) -> None:
+    """Check the files of a campaign and the files that they name. The software of this machine has no effect.
 
-    Raises ConfigError with all problems.
-
-    Args:
-        campaign: campaign to check.
-        check_device_tools: True to report missing tools that list devices; files can be validated on a machine without them.
+    Raises ConfigError for an imported campaign, for invalid Slurm options, and with all missing input files.
     """
-    refuse_unmeasurable(campaign)
-    problems = find_missing_software(campaign)
-    if not check_device_tools:
-        tools = find_missing_tools(campaign)
-        problems = [problem for problem in problems if problem not in tools]
-    if problems:
+    _check_own_files(campaign)
+    if problems := find_missing_inputs(campaign):
         raise ConfigError("\n".join(problems))
 
 
 def refuse_unmeasurable(campaign: Campaign) -> None:
     """Raise ConfigError for an imported campaign, unavailable Slurm, invalid Slurm options, or unset variables."""
+    _check_own_files(campaign)
+    for part in campaign.parts:
+        if part.system.launcher == "slurm":
+            _check_slurm_commands(part.system)
+    if problems := _find_unset_variables(campaign):
+        raise ConfigError("\n".join(problems))
+
+
+def _check_own_files(campaign: Campaign) -> None:
+    """Raise ConfigError for an imported campaign or for invalid Slurm options."""
     if campaign.file.imported:
         raise ConfigError(
             f"campaign {campaign.name}: its records were imported from logs, so it cannot be measured here; import more logs with "
@@ -66,9 +72,7 @@ def refuse_unmeasurable(campaign: Campaign) -> None:
         )
     for part in campaign.parts:
         if part.system.launcher == "slurm":
-            _check_slurm(part)
-    if problems := _find_unset_variables(campaign):
-        raise ConfigError("\n".join(problems))
+            _check_slurm_options(part)
 
 
 def find_missing_software(campaign: Campaign) -> list[str]:
@@ -87,18 +91,22 @@ def find_missing_software(campaign: Campaign) -> list[str]:
     return [
         *(_prefix_source(campaign, name, missing) for name, missing in problems if missing),
         *(missing for part in campaign.parts if (missing := _find_missing_package(part.system))),
-        *find_missing_tools(campaign),
+        *(
+            missing
+            for kind, system in _local_device_kinds(campaign).items()
+            if (missing := _find_missing_tool(kind, system))
+        ),
         *find_missing_inputs(campaign),
     ]
 
 
-def find_missing_tools(campaign: Campaign) -> list[str]:
-    """Return messages about missing programs that list the devices of this machine, with the remedy."""
-    return [
-        missing
-        for kind, system in _local_device_kinds(campaign).items()
-        if (missing := _find_missing_tool(kind, system))
-    ]
+def find_missing_site_software(system: SystemFile) -> list[str]:
+    """Return messages about packages and programs that this machine lacks to measure on a system, with the remedy."""
+    specs = (*system.pool, *(spec for host in system.hosts for spec in host.devices))
+    models = dict.fromkeys(spec.model for spec in specs if spec.kind == "gpu")
+    kinds = dict.fromkeys(system.devices.get(model, DeviceModel()).runs_on for model in models)
+    tools = [_find_missing_tool(kind, system) for kind in kinds] if system.launcher == "local" else []
+    return [message for message in (_find_missing_package(system), *tools) if message]
 
 
 def _local_device_kinds(campaign: Campaign) -> dict[AcceleratorKind, SystemFile]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from campaign.common.files import append_json, load_json, read_json_lines
 from campaign.common.paths import Results
-from campaign.common.wording import format_duration
+from campaign.common.wording import format_duration, format_rate
 from campaign.spec.cell import Cell
 from campaign.spec.metric import THROUGHPUT, Metric
 from campaign.spec.record import Record
@@ -60,7 +60,9 @@ class ProgressReporter:
             "cells_done": 0,
         }
         value, unit = line.get("value", line["throughput_per_s"]), line.get("unit", "samples/s")
-        result = f"{value:.4g} {unit}".rstrip() if value is not None and line["status"] == "ok" else line["status"]
+        result = (
+            f"{format_rate(value)} {unit}".rstrip() if value is not None and line["status"] == "ok" else line["status"]
+        )
         cells = f" · cells {totals['cells_done']}/{totals['cells']}" if totals["cells"] else ""
         per_run_s = (time.monotonic() - self.started_s) / max(1, self.runs_done)
         remaining_s = per_run_s * max(0, totals["runs"] - totals["runs_done"])

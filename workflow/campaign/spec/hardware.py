@@ -61,7 +61,7 @@ class Device:
     """One device.
 
     Attributes:
-        fabric_id: id on the fabric.
+        fabric_id: id on the fabric, `<drawer>/slot<n>` if the fabric does not name its devices (`list_pool_devices`).
         kind: kind of device, such as 'gpu', 'nvme' or 'nic'.
         model: model as named in the system file.
         host_id: id that the host reports, or None if it is unknown.

@@ -28,7 +28,9 @@ class PoolSpec(DeviceSpec):
     """Devices of one model in the fabric's pool."""
 
     drawer: str | None = None
-    """Location of the devices, for fabrics with drawers, such as `falcon1/drawer1`."""
+    """Location of the devices, for fabrics with drawers, such as `falcon1/drawer1`. If the fabric does not name its devices, their
+    ids (`device.fabric_id` in an adapter) are `<drawer>/slot1`, `<drawer>/slot2` and so on, in the order of the pool, and
+    `pool/slot1` and so on without a drawer. `campaign check` and `campaign inventory` print these ids."""
     home: Annotated[str, StringConstraints(pattern=HOSTS_PATTERN, max_length=80)] | None = None
     """Hosts to which these devices belong when nothing is composed, with ranges as in `hosts`. Each host has an equal number of
     them. If the site reserves or drains such a host while its devices are elsewhere, set this key so that plans charge the host as

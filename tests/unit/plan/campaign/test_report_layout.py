@@ -16,7 +16,10 @@ def test_figures_are_named_as_their_files_or_as_on_the_page() -> None:
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
-        ({"open": ["scalling"]}, "'open' has an unknown figure 'scalling'; there are: allreduce, composition_times"),
+        (
+            {"open": ["scalling"]},
+            "'open' has an unknown figure 'scalling'; there are: allreduce, break_even, composition_times",
+        ),
         ({"hide": ["summary"]}, "'hide' has an unknown figure 'summary'"),
         ({"open": ["scaling"], "hide": ["scaling"]}, "'open' and 'hide' both have scaling"),
         ({"order": ["scaling"]}, "order"),

@@ -9,7 +9,7 @@ import pytest
 from campaign.common.errors import ConfigError, LaunchError
 from campaign.plan.campaign.resolve import campaign_from_document
 from campaign.plan.matrix import expand_matrix
-from campaign.run.preflight import check_campaign_can_run
+from campaign.run.preflight import refuse_unmeasurable
 from campaign.spec.cell import Cell
 from campaign.spec.fields import Variables
 from campaign.workloads.command_template import resolve_variables
@@ -72,7 +72,7 @@ def test_a_variable_that_is_not_set_is_told_before_anything_is_composed(tmp_path
     with pytest.raises(
         ConfigError, match=r"environment\.HF_TOKEN: the environment variable HF_TOKEN is not set; export"
     ) as refused:
-        check_campaign_can_run(load(tmp_path, changes))
+        refuse_unmeasurable(load(tmp_path, changes))
 
     assert "slurm.environment.OTHER: the environment variable OTHER is not set" in str(refused.value)
 

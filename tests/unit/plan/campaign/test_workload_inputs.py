@@ -16,7 +16,7 @@ from campaign.plan.campaign.workload_inputs import check_unedited, describe_edit
 from campaign.plan.lease_plans import build_lease_plans, campaign_part_from_lease_plan
 from campaign.plan.matrix import build_specification, expand_matrix, hash_specification
 from campaign.plan.plan import build_plan
-from campaign.run.preflight import check_campaign_can_run, find_missing_inputs, find_missing_software
+from campaign.run.preflight import check_campaign_files, find_missing_inputs, find_missing_software
 from campaign.spec.record import RecordStore
 from tests.campaign_files import load, one_cell, one_run, write_files
 
@@ -209,7 +209,7 @@ def test_a_file_that_is_gone_is_as_it_was_measured(
     assert find_missing_software(after) == find_missing_inputs(after)
     assert "workloads/program.yaml:1: input file 'bench.py' is missing: " in find_missing_inputs(after)[0]
     with pytest.raises(ConfigError, match=r"input file 'bench.py' is missing"):
-        check_campaign_can_run(after)
+        check_campaign_files(after)
     with pytest.raises(LaunchError, match="the file is missing on this host"):
         check_unedited(after.inputs["program"])
     check_unedited(after.inputs["program"], in_container=True)
@@ -242,7 +242,7 @@ def test_a_script_that_was_never_there_is_told_before_anything_is_composed(
     assert [line.split("'")[1] for line in stored] == missing, "the driver's document says the same"
     if missing:
         with pytest.raises(ConfigError, match="command: there is no file"):
-            check_campaign_can_run(campaign)
+            check_campaign_files(campaign)
 
 
 def test_files_of_other_hosts_are_not_looked_for_here(tmp_path: Path) -> None:

@@ -83,7 +83,11 @@ class CampaignComparison:
 
 
 def compare(
-    base: Tables, other: Tables, rules: Sequence[RegressionRule] = (), spread: CampaignSpread | None = None
+    base: Tables,
+    other: Tables,
+    rules: Sequence[RegressionRule] = (),
+    spread: CampaignSpread | None = None,
+    names: tuple[str, str] | None = None,
 ) -> CampaignComparison:
     """Compare the campaign `other` with the campaign `base`.
 
@@ -95,7 +99,9 @@ def compare(
         rules: rules of the regression gate.
         spread: spread between earlier campaigns on the system. A change below it is no change. If it is unknown (too few
             campaigns), no change is tested.
+        names: names of both sides in texts, base first; None for those of the campaigns.
     """
+    names = _distinguish_names(*(names or (base.name, other.name)))
     metric, other_metric = read_primary_metric(base.context), read_primary_metric(other.context)
     if (metric.name, metric.better) != (other_metric.name, other_metric.better):
         raise ConfigError(
@@ -106,14 +112,14 @@ def compare(
     rows = _compare_cells(matches, base, other, spread)
     means = _average_ratios(rows, spread)
     comparison = CampaignComparison(
-        *_distinguish_names(base.name, other.name),
+        *names,
         rows,
         means,
         _list_unmatched(matches.only_base),
         _list_unmatched(matches.only_other),
         tuple(compare_contexts(base.context, other.context)),
         metric,
-        _describe_protocols(rows, base, other),
+        _describe_protocols(rows, base, other, names),
         tuple(rule.text for rule in rules),
         program_differences={
             name: changed_keys
@@ -177,7 +183,7 @@ def _compare_cells(matches: CellMatches, base: Tables, other: Tables, spread: Ca
     return rows.assign(says=[_describe_change(row) for row in rows[_CHANGE_COLUMNS].to_dict("records")])
 
 
-def _describe_protocols(rows: pd.DataFrame, base: Tables, other: Tables) -> tuple[str, ...]:
+def _describe_protocols(rows: pd.DataFrame, base: Tables, other: Tables, names: tuple[str, str]) -> tuple[str, ...]:
     """Describe the measuring protocols of both campaigns, in one text if they are the same."""
     descriptions = []
     for tables, ids in ((base, rows["cell_id"]), (other, rows["other_cell_id"])):
@@ -189,7 +195,6 @@ def _describe_protocols(rows: pd.DataFrame, base: Tables, other: Tables) -> tupl
             )
             + "."
         )
-    names = _distinguish_names(base.name, other.name)
     return (
         (descriptions[0],)
         if descriptions[0] == descriptions[1]

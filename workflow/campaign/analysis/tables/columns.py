@@ -144,6 +144,7 @@ operations count number of requests to the fabric
 retries count number of repeated requests
 mismatches count number of differences between the composed and the requested configuration
 faults count number of faults of the fabric
+compose_failures count number of failed attempts to compose
 """)
 
 OPERATIONS: ColumnMeanings = _parse_columns("""

@@ -13,6 +13,7 @@ import pandas as pd
 
 from campaign.analysis.tables.columns import LEASES, OPERATIONS, list_column_types
 from campaign.analysis.tables.io import NUMBER, TEXT, build_frame
+from campaign.common.intervals import compute_proportion_bounds
 
 
 def build_leases_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -47,7 +48,12 @@ def _build_lease_row(lease: Mapping[str, Any]) -> dict[str, Any]:
         "held_s": compute_duration("ready_s", release_key),
         "release_s": compute_duration("release_started_s", "released_s"),
         **{name: _count_items(lease.get(name)) for name in ("operations", "retries", "mismatches", "faults")},
+        "compose_failures": sum(_is_compose_failure(fault) for fault in lease.get("faults") or ()),
     }
+
+
+def _is_compose_failure(fault: Any) -> bool:
+    return isinstance(fault, Mapping) and fault.get("operation") == "compose"
 
 
 def build_operations_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -87,6 +93,28 @@ def summarize_composition_times(leases: pd.DataFrame) -> pd.DataFrame:
         retries=groups["retries"].sum(),
     )
     return table.reset_index()
+
+
+def summarize_fabric_failures(leases: pd.DataFrame, operations: pd.DataFrame) -> pd.DataFrame:
+    """Summarize failed attachments, and repeated operations, per thousand operations, with 95 % bounds (Clopper-Pearson).
+
+    The columns are event, operations, failures, per_thousand, per_thousand_low and per_thousand_high. A failed attempt to compose
+    counts as one failed attachment. Events without operations are left out.
+
+    Args:
+        leases: leases table.
+        operations: operations table, whose rows `attach` are the attachments that succeeded.
+    """
+    failures = int(leases["compose_failures"].sum())
+    attached = int((operations["operation"] == "attach").sum()) if len(operations) else 0
+    rows = [
+        ("attachment failed", attached + failures, failures),
+        ("operation repeated", int(leases["operations"].sum()), int(leases["retries"].sum())),
+    ]
+    table = pd.DataFrame([row for row in rows if row[1]], columns=["event", "operations", "failures"])
+    low, high = compute_proportion_bounds(table["failures"], table["operations"])
+    rate = table["failures"] / table["operations"]
+    return table.assign(per_thousand=1000 * rate, per_thousand_low=1000 * low, per_thousand_high=1000 * high)
 
 
 _OPERATION_ORDER = ("attach", "detach", "inventory", "read_back", "visible", "request", "rest")
