@@ -132,20 +132,20 @@ def repeat_until_undisturbed(
         attempts: maximum number of launches, at least 1 (`protocol.attempts`).
     """
     for attempt in range(1, attempts):
-        ended, outcome = launch()
-        if not (reason := _find_disturbance(ended, outcome)):
+        step_end, outcome = launch()
+        if not (reason := _find_disturbance(step_end, outcome)):
             break
         print(f"{name}: {reason}; the run has no record and is repeated (attempt {attempt} of {attempts})", flush=True)
     else:
-        attempt, (ended, outcome) = attempts, launch()
+        attempt, (step_end, outcome) = attempts, launch()
     if attempt > 1:
-        ended = replace(ended, flags=(*ended.flags, REPEATED))
-    if ended.disturbance:
-        outcome = replace(outcome, status="invalid", failure=Failure(reason=ended.disturbance))
-    return ended, outcome
+        step_end = replace(step_end, flags=(*step_end.flags, REPEATED))
+    if step_end.disturbance:
+        outcome = replace(outcome, status="invalid", failure=Failure(reason=step_end.disturbance))
+    return step_end, outcome
 
 
-def _find_disturbance(ended: StepEnd, outcome: Outcome) -> str:
+def _find_disturbance(step_end: StepEnd, outcome: Outcome) -> str:
     """Return the description of what disturbed a launch from outside, or an empty string if nothing did."""
     reason = outcome.failure.reason if outcome.failure is not None else ""
-    return ended.disturbance or (reason if reason in DISTURBANCES else "")
+    return step_end.disturbance or (reason if reason in DISTURBANCES else "")
