@@ -25,7 +25,8 @@ def list_load_flags(loads: Sequence[HostLoad]) -> list[str]:
 def _measure_host_load(host: HostSamples, window: TimeWindow) -> HostLoad | None:
     """Return the load of a host from the samples in and around a window, or None if there are fewer than two of them."""
     names = ("cpu_own_s", "cpu_busy_s", "cpu_all_s")
-    if not all(series := [host.find_series("host", name) for name in names]):
+    series = [item for name in names if (item := host.find_series("host", name))]
+    if len(series) < len(names):
         return None
     # All values refer to the time for which the least frequent one was read.
     own = series[0]
