@@ -18,6 +18,7 @@ from campaign.report.figure import (
     select_distinguishing_columns,
     select_first_and_last,
 )
+from campaign.spec.run_numbers import format_run_number
 
 TITLE = "Memory"
 SECTION = (
@@ -69,7 +70,7 @@ def draw(data: FigureData) -> Drawing:
             "Smallest batch that ran out of memory": lambda row: _format_batch(row["smallest_out"]),
             "Which memory": columns.text_column("memory"),
             "Implied batches": columns.text_column("implied", wording.NO_VALUE),
-            "Evidence (cell.repetition)": columns.text_column("evidence", wording.NO_VALUE),
+            "Evidence": columns.text_column("evidence", wording.NO_VALUE),
         },
         caption=caption,
         limits=(*panels.list_limits(), _describe_hidden_rows(panels)),
@@ -131,7 +132,12 @@ def _find_frontiers(cells: pd.DataFrame, runs: pd.DataFrame, frontier_columns: l
                 "smallest_out": float(out_of_memory_cells["batch"].iloc[0]) if len(out_of_memory_cells) else math.nan,
                 "memory": " and ".join(sorted(kinds)),
                 "implied": ", ".join(str(batch) for batch in implied_cells["batch"]),
-                "evidence": ", ".join(dict.fromkeys(evidence.reindex(implied_cells["cell_id"]).dropna())),
+                "evidence": "; ".join(
+                    f"{cell_id}, {format_run_number(int(run))}"
+                    for cell_id, _, run in (
+                        key.partition(".") for key in dict.fromkeys(evidence.reindex(implied_cells["cell_id"]).dropna())
+                    )
+                ),
             }
         )
     columns = [*frontier_columns, "largest_ran", "smallest_out", "memory", "implied", "evidence"]

@@ -9,6 +9,7 @@ from campaign.analysis.statistics import comparable_cells
 from campaign.common import wording
 from campaign.report import bars, columns, plot
 from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, describe_undrawn, nothing
+from campaign.spec.run_numbers import format_run_number
 
 TITLE = "Over the time of a run"
 SECTION = "What happens during a run? One run of each cell is shown, from its start."
@@ -77,7 +78,7 @@ def draw(data: FigureData) -> Drawing:
                 for heading, name in value_columns.items()
             },
             "Devices or hosts": columns.count_column("parts"),
-            "Run": lambda row: f"{row['cell_id']}.{row['repetition']}",
+            "Run": lambda row: f"{row['cell_id']}, {format_run_number(row['repetition'])}",
         },
         data=rows,
         caption=caption,

@@ -183,7 +183,7 @@ def main(file: Path) -> None:
             verified = error
     launcher = open_launcher("slurm", work.system, work.composition)
     kept = {}
-    with Telemetry(launcher, work.composition, work.sampled_s, work.directory / "telemetry") as telemetry:
+    with Telemetry(launcher, work.composition, work.sampled_s, work.directory / "telemetry", f"{mark}/") as telemetry:
         for run in work.runs:
             directory = work.directory / run.name
             directory.mkdir()

@@ -17,6 +17,7 @@ from campaign.emulators.hosts.cluster_spec import Cluster
 from campaign.emulators.slurm import daemons
 from campaign.observe.telemetry.run_metrics import SHARED_MACHINE_FLAG
 from campaign.slurm.verify_devices import DeviceMismatchError, DeviceVerification
+from campaign.spec.host_load import FOREIGN_LOAD_FLAG
 from campaign.spec.system_file import SystemFile
 from campaign.workloads.failures import classify_failure
 from campaign.workloads.launcher import StepLimits
@@ -75,7 +76,7 @@ import subprocess
 print(os.environ['CAMPAIGN_HOSTS'], os.environ['CAMPAIGN_RANKS'], flush=True)
 subprocess.run(['srun', '--gres=gpu:2', 'sh', '-c', 'echo $SLURMD_NODENAME'], check=True)
 """
-POWER_W = 120.0
+POWER_W, BUSY_S = 120.0, 0.7
 DEVICES = {f"host{host}/{device}": {"power_w": POWER_W} for host in (1, 2) for device in (0, 1)}
 # A program of the host's: what it publishes is seen by the sampler beside it, and its power is known.
 KNOWN = f"""
@@ -83,7 +84,9 @@ import json, time
 from campaign.workloads.synthetic_program import publish_gauges
 with publish_gauges({DEVICES!r}):
     started = time.time()
-    time.sleep(1.5)
+    while time.process_time() < {BUSY_S}:
+        pass
+    time.sleep(max(0, started + 1.5 - time.time()))
     print(json.dumps({{'window': [started, time.time()]}}), flush=True)
 """
 RUNS = (
@@ -169,7 +172,9 @@ def test_telemetry_stands_beside_the_runs_and_finds_the_true_energy(job: Job) ->
     done = job.done()
     kept = done.kept["known"]
     assert kept.samples_file
-    assert kept.flags == (SHARED_MACHINE_FLAG,)
+    assert {*kept.flags} - {FOREIGN_LOAD_FLAG} == {SHARED_MACHINE_FLAG}
+    (load,) = kept.loads  # of the machine on which both hosts are emulated
+    assert 0.3 < load.own_s <= BUSY_S
     assert kept.metrics["device_power_mean_w"] == pytest.approx(POWER_W, rel=0.05)
     assert kept.metrics["energy_j"] == pytest.approx(POWER_W * 4 * 1.5, rel=0.05)
     assert kept.metrics["telemetry_cpu_mean_pct"] < 5

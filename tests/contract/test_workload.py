@@ -87,7 +87,7 @@ def measured(
         ended = launcher.run(workload.step(run), mark, log, run.directory, StepLimits(time_limit_s))
         return ended, workload.read(run, ended, Log(log))
 
-    _, outcome = repeat_until_undisturbed(cell.workload, launch)
+    _, outcome = repeat_until_undisturbed(cell.workload, launch, 3)
     assert list(find_marked_processes(mark)) == []
     return outcome
 

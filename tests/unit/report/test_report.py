@@ -253,7 +253,7 @@ def test_outliers_are_told_though_their_cell_was_measured() -> None:
     coverage = context["coverage"]
     row = dict(zip(coverage["headings"], coverage["rows"][0], strict=True))
     assert row["Mean (samples/s)"] == "99.26"
-    assert "outlier (kept): repetition 4 (−19.8 %)" in row["Reasons and flags"]
+    assert "outlier (kept): composition 1, run 4 (−19.8 %)" in row["Reasons and flags"]
     assert any("1 run in 1 cell is marked as an outlier" in remark for remark in context["remarks"])
 
 
@@ -291,7 +291,7 @@ def test_a_run_that_nothing_was_started_for_has_no_log() -> None:
     record = synthetic.record(cell, 1, None, "unsupported", log="", ended=1_700_000_100.0)
     ((said, (row,)),) = context_of(of_records([record], cell, 1))["failed"]["groups"]
     assert said.startswith("not supported, 1 run")
-    assert row[1:] == ("1", "no program was started")
+    assert row[1:] == ("composition 1, run 1", "no program was started")
 
 
 def test_of_very_many_failed_runs_the_page_says_how_many_more_there_are() -> None:

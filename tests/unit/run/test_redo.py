@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from campaign.plan.matrix import expand_matrix
 from campaign.plan.request import PlanRequest
 from campaign.run.redo import find_matching_runs
 from campaign.run.redo import move_records_for_redo as move
-from campaign.spec.record import RecordStore
+from campaign.spec.record import Failure, RecordStore
+from campaign.spec.run_numbers import format_run_number
 from campaign.spec.superseded import RecordedHosts, list_superseded, supersede_records
 from tests.campaign_files import load
 from tests.campaign_records import fill
@@ -197,6 +199,61 @@ def test_an_expression_over_axes_selects_all_runs_of_the_cells(campaign: Campaig
     (kept,) = list_superseded(results.directory)
     assert {cell for cell, _ in kept.runs} == batch_2(campaign)
     assert not batch_2(campaign) & {cell for cell, _ in RecordStore(results.directory).list_keys()}
+
+
+def failed(store: RecordStore, run: tuple[str, int]) -> None:
+    """The record of a run, which now crashed."""
+    failure = Failure(reason="exit code 1")
+    record = store.read_latest(*run).model_copy(update={"status": "crashed", "failure": failure})
+    store.path(*run).unlink()
+    store.write(record)
+
+
+def test_failed_runs_leave_the_valid_ones_of_their_cells(
+    campaign: Campaign, results: Results, store: RecordStore
+) -> None:
+    before = store.list_keys()
+    crashed, another = sorted(before)[0], sorted(before)[-1]
+    for run in (crashed, another):
+        failed(store, run)
+    call = ["redo", str(campaign.path), "--results", str(results.root), "--failed"]
+    one = CliRunner().invoke(main, [*call, "--where", f"cell == '{crashed[0]}'", "--yes"])
+    assert one.output.startswith("moved 1 record of 1 cell")
+    assert store.list_keys() == before - {crashed}
+    assert CliRunner().invoke(main, [*call, "--yes"]).output.startswith("moved 1 record of 1 cell")
+    assert store.list_keys() == before - {crashed, another}
+    assert "no failed run has a record" in CliRunner().invoke(main, [*call, "--yes"]).output
+    assert "--where EXPRESSION, --failed, or both" in CliRunner().invoke(main, call[:-1]).output
+
+
+@pytest.mark.parametrize(
+    ("where", "numbers"),
+    [
+        ("status == 'crashed'", {2}),
+        ("status == 'ok' and run == 1", {1}),
+        ("repetition in [2, 1001]", {2}),
+        ("composition == 1 and host == 'host1' and batch == 2", {1}),
+    ],
+)
+def test_an_expression_can_name_properties_of_runs(
+    campaign: Campaign, results: Results, store: RecordStore, where: str, numbers: set[int]
+) -> None:
+    for run in store.list_keys():
+        if run[1] == 2:
+            failed(store, run)
+    assert {number for _, number in find_matching_runs(campaign, results, where)} == numbers
+
+
+def test_the_last_line_of_logs_measures_the_failed_run_again(
+    campaign: Campaign, results: Results, store: RecordStore
+) -> None:
+    crashed = sorted(store.list_keys())[1]
+    failed(store, crashed)
+    output = CliRunner().invoke(main, ["logs", str(results.directory)]).output
+    assert f"· {format_run_number(crashed[1])}:" in output
+    command = shlex.split("".join(output.partition("again: ")[2].splitlines()))
+    assert CliRunner().invoke(main, [*command[1:], "--yes"]).output.startswith("moved 1 record of 1 cell")
+    assert not store.has_record(*crashed)
 
 
 def test_an_option_called_host_stays_an_axis(tmp_path: Path) -> None:

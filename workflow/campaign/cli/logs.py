@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import click
 
 from campaign.cli.options import add_source_options, build_format_option
-from campaign.cli.source import find_results
+from campaign.cli.source import find_results, is_archive
 from campaign.cli.terminal import print_json, print_text
 from campaign.common.errors import ConfigError
 from campaign.common.files import open_regular
@@ -18,7 +19,7 @@ from campaign.common.paths import Results
 from campaign.common.wording import pluralize
 from campaign.spec.readings import REREAD_FLAG
 from campaign.spec.record import Record, RecordStore
-from campaign.spec.run_numbers import get_composition_number
+from campaign.spec.run_numbers import format_run_number, get_composition_number, get_number_in_composition
 from campaign.workloads.log_reader import strip_terminal_codes
 
 _TAIL_BYTES = 64 * 1024
@@ -62,6 +63,8 @@ def logs(campaign: Path, results: Path, wanted: tuple[str, ...], lines: int, sty
     for entry in missing:
         print_text(entry["why"], "bold")
         _print_tail(entry["log"], entry["end"])
+    if not is_archive() and (failed_runs := [run for run in runs if run.status not in ("ok", "implied")]):
+        print_text(f"to measure the failed runs again: {_build_redo_command(campaign, results, failed_runs)}")
     if not runs and not missing:
         print_text(f"{paths.directory}: no run failed, and no attempted run is missing; --of shows the logs of any run")
 
@@ -103,6 +106,21 @@ def _group_runs(runs: Iterable[Record], *, separately: bool) -> list[list[Record
     return list(groups.values())
 
 
+def _build_redo_command(campaign: Path, results: Path, runs: Sequence[Record]) -> str:
+    """Build the command that sets failed runs aside: a single one by its numbers, several by the names of their cells."""
+    words = ["campaign", "redo", str(campaign), "--failed"]
+    if not campaign.is_dir() and results != Path("results"):
+        words += ["--results", str(results)]
+    if len(runs) == 1:
+        number = runs[0].repetition
+        words += [
+            "--where",
+            f"cell == '{runs[0].cell_id}' and composition == {get_composition_number(number)} and run == "
+            f"{get_number_in_composition(number)}",
+        ]
+    return shlex.join(words)
+
+
 def _get_failure_reason(run: Record) -> str:
     """Return the reason why a run failed, or an empty string."""
     return run.failure.reason if run.failure else ""
@@ -112,7 +130,8 @@ def _describe_run(run: Record) -> str:
     """Return a line that identifies a run by lease, workload, batch, precision, options and number."""
     cell = run.cell
     options = "".join(f" · {name} {value}" for name, value in cell.options.items())
-    return f"{_get_lease_name(run)} · {cell.workload} · batch {cell.batch} · {cell.precision}{options} · run {run.repetition}"
+    number = format_run_number(run.repetition)
+    return f"{_get_lease_name(run)} · {cell.workload} · batch {cell.batch} · {cell.precision}{options} · {number}"
 
 
 def _print_group(runs: Sequence[Record], results: Results, lines: int) -> None:
@@ -133,6 +152,8 @@ def _print_group(runs: Sequence[Record], results: Results, lines: int) -> None:
         )
         reading_note = "; read again by 'campaign parse'" if REREAD_FLAG in run.flags else ""
         print_text(f"  {_describe_run(run)}: {log_text}{reading_note}")
+        if run.flags:
+            print_text(f"    flags: {'; '.join(run.flags)}")
     if len(runs) > _MAX_RUNS_PER_GROUP:
         print_text(f"  ... and {len(runs) - _MAX_RUNS_PER_GROUP} more; --of CONFIGURATION shows all")
     document = _build_run_document(first, results, lines)
@@ -156,6 +177,8 @@ def _build_run_document(run: Record, results: Results, lines: int) -> dict[str, 
         "why": _get_failure_reason(run),
         "evidence": run.failure.evidence if run.failure else "",
         "hosts": list(run.hosts),
+        "flags": list(run.flags),
+        "loads": [load.model_dump() for load in run.loads],
         "log": path and str(path),
         "end": _read_tail(path, lines) if path else [],
     }

@@ -121,19 +121,26 @@ def run(
 @click.option(
     "--where",
     metavar="EXPRESSION",
-    required=True,
-    help="Runs to measure again: 'batch >= 8', or \"host == 'host3'\" for the runs on that host.",
+    help="Runs to measure again: 'batch >= 8', \"host == 'host3'\" or \"status == 'crashed'\". It can name axes, host, status, "
+    "composition, run (number in the composition), repetition (number in the tables) and cell (id).",
 )
+@click.option("--failed", is_flag=True, help="Only runs that failed; valid runs of the same cells keep their records.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @build_dry_run_option("Only print what would be moved.")
-def redo(campaign: Path, where: str, results: Path, yes: bool, dry_run: bool) -> None:
+def redo(campaign: Path, where: str | None, failed: bool, results: Path, yes: bool, dry_run: bool) -> None:
     """Move matching records into superseded/, so that 'campaign run' measures their runs again.
 
     Nothing is deleted. superseded/ keeps the records and the expression, and the report states their number.
+
+    \b
+    campaign redo my-campaign.yaml --failed
+    campaign redo my-campaign.yaml --failed --where "workload == 'bert'"
     """
+    if where is None and not failed:
+        raise click.UsageError("give --where EXPRESSION, --failed, or both")
     loaded_campaign = load_campaign(campaign, results=results)
     paths = Results(results, loaded_campaign.name)
-    runs = redoing.find_matching_runs(loaded_campaign, paths, where)
+    runs = redoing.find_matching_runs(loaded_campaign, paths, where, failed_only=failed)
     description = f"{pluralize(len(runs), 'record')} of {pluralize(len({cell for cell, _ in runs}), 'cell')}"
     if dry_run:
         echo(f"would move {description} to {paths.superseded_records}")
@@ -143,7 +150,10 @@ def redo(campaign: Path, where: str, results: Path, yes: bool, dry_run: bool) ->
             escape_control_characters(f"Move {description} to {paths.superseded_records} and measure the runs again?"),
             abort=True,
         )
-    redoing.move_records_for_redo(paths, where, runs)
+    selection = " and ".join(
+        [*(["status != 'ok'"] if failed else []), *([f"({where})" if failed else where] if where else [])]
+    )
+    redoing.move_records_for_redo(paths, selection, runs)
     echo(f"moved {description} to {paths.superseded_records}; 'campaign run {campaign}' measures the runs again")
 
 

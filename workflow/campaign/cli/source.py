@@ -56,6 +56,11 @@ def refuse_archive() -> None:
         raise _build_read_only_error(archive_paths[1])
 
 
+def is_archive() -> bool:
+    """Return whether the source of the current command is an archive."""
+    return _ARCHIVE_META_KEY in click.get_current_context().meta
+
+
 def replace_scratch_path(text: str) -> str:
     """Replace the directory that an archive was unpacked into by the path of the archive, in a text for users."""
     context = click.get_current_context(silent=True)

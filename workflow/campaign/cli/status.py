@@ -29,6 +29,7 @@ from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.slurm.parse import SlurmJob
 from campaign.slurm.poll import QueuePoll
+from campaign.spec.host_load import describe_foreign_load
 from campaign.spec.race import RaceDocument, read_race
 from campaign.spec.record import RecordStore
 from campaign.spec.run_numbers import list_run_numbers
@@ -89,7 +90,7 @@ def _read_status(request: PlanRequest, interval_s: float | None) -> dict[str, An
         "runs": plan.runs,
         "runs_done": plan.runs - plan.missing,
         "left": _forecast_remaining(plan),
-        "outcomes": _count_outcomes(plan, results),
+        **_summarize_records(plan, results),
         "excluded_hosts": {
             host: {"why": reason, "file": str(ExcludedHosts(results.slurm_state).path(host))}
             for host, reason in ExcludedHosts(results.slurm_state).read_current().items()
@@ -195,14 +196,18 @@ def _forecast_remaining(plan: Plan) -> dict[str, Any]:
     return {"expected_s": plan.wall_s, "low_s": low_s, "high_s": high_s, "device_hours": hours, "unknown": words}
 
 
-def _count_outcomes(plan: Plan, results: Results) -> dict[str, int]:
-    """Count the planned runs that have a record, by status, the most frequent status first."""
+def _summarize_records(plan: Plan, results: Results) -> dict[str, Any]:
+    """Return the numbers of planned runs with a record by status, the most frequent first, and a sentence on foreign load."""
     planned_runs = {
         (cell.id, r) for lease in plan.leases for cell in lease.cells for r in list_run_numbers(cell.settings)
     }
     store = RecordStore(results.directory)
     measured_runs = read_recorded_runs(store, skip_implied=plan.campaign.protocol.skip_implied).measured
-    return dict(Counter(str(store.read_latest(*key).status) for key in measured_runs & planned_runs).most_common())
+    records = [store.read_latest(*key) for key in measured_runs & planned_runs]
+    return {
+        "outcomes": dict(Counter(str(record.status) for record in records).most_common()),
+        "foreign_load": describe_foreign_load(record.loads for record in records if record.status == "ok"),
+    }
 
 
 def _print_status(document: Mapping[str, Any]) -> None:
@@ -220,6 +225,8 @@ def _print_status(document: Mapping[str, Any]) -> None:
     if document["race"]:
         print_text("\n".join(format_race_lines(RaceDocument.model_validate(document["race"]))))
     print_text(f"{document['runs_done']} of {document['runs']} runs{part} have a record: {tally}")
+    if document["foreign_load"]:
+        print_text(document["foreign_load"])
     if failed_count > 0 or document["not_measured"]:
         print_text(
             "\n".join(

@@ -12,6 +12,7 @@ from campaign.run.local_devices import verify_local_devices
 from campaign.slurm.verify_devices import DeviceMismatchError, verify_devices_of_hosts
 from campaign.spec.hardware import Composition, Device
 from campaign.spec.record import Failure
+from campaign.spec.run_numbers import format_run_number
 from campaign.spec.system_file import SystemFile
 from campaign.workloads.device_faults import STATUSES_OF_LOST_DEVICES, DeviceFault, find_device_fault
 from campaign.workloads.log_reader import Log
@@ -48,14 +49,14 @@ class DeviceFaultHandler:
             return outcome
         if fault.kind == "unavailable":
             raise LaunchError(
-                f"{_run_name(run)}: its devices could not be used: {fault.evidence}; the run has no record"
+                f"{_describe_run(run)}: its devices could not be used: {fault.evidence}; the run has no record"
             )
         device = _find_faulty_device(run, step, fault)
         if fault.kind == "suspicion":
             return self._judge_suspicion(run, device, fault, outcome)
         if device is None:
             raise LaunchError(
-                f"{_run_name(run)}: a device failed: {fault.evidence}; it is unknown which one, so none is fenced; the run has "
+                f"{_describe_run(run)}: a device failed: {fault.evidence}; it is unknown which one, so none is fenced; the run has "
                 "no record"
             )
         raise self._fence_device(run, device, fault.evidence, is_suspected=False)
@@ -118,13 +119,18 @@ class DeviceFaultHandler:
         self.fenced.add_fence(fence)
         repetition_place = "on another device" if is_suspected else "without it"
         return LaunchError(
-            f"{_run_name(run)}: {fence.describe()}; the device is fenced, and the run is repeated {repetition_place}"
+            f"{_describe_run(run)}: {fence.describe()}; the device is fenced, and the run is repeated {repetition_place}"
         )
 
 
 def _run_name(run: Run) -> str:
     """Return the name of a run in the form CELL.NUMBER."""
     return f"{run.cell.id}.{run.repetition}"
+
+
+def _describe_run(run: Run) -> str:
+    """Describe a run for readers by its cell, composition and number."""
+    return f"{run.cell.id}, {format_run_number(run.repetition)}"
 
 
 def _find_faulty_device(run: Run, step: Step, fault: DeviceFault) -> Device | None:

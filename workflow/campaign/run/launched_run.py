@@ -14,7 +14,8 @@ from pathlib import Path
 from campaign.common.credentials import collect_secrets, mask_secrets
 from campaign.common.errors import LaunchError
 from campaign.common.files import open_regular
-from campaign.workloads.failures import KILLED_FROM_OUTSIDE, PACE_NOT_HELD, REPEATED_FOR_PACE
+from campaign.spec.record import Failure
+from campaign.workloads.failures import DISTURBANCES, REPEATED
 from campaign.workloads.launcher import Launcher, StepLimits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Outcome, Run, Step, StepEnd, Workload
@@ -116,42 +117,35 @@ def _append_result_file(name: str | None, directory: Path, log: Path) -> list[st
     return [f"{len(paths)} files '{name}': the last by name counts"] if len(paths) > 1 else []
 
 
-MAX_TRIES = 3
-MAX_PACE_TRIES = 6
-"""Maximum number of attempts at a run that loses its pace. Other work on the machine may last longer than a few runs."""
-
-
-def repeat_until_undisturbed(name: str, launch: Callable[[], tuple[StepEnd, Outcome]]) -> tuple[StepEnd, Outcome]:
+def repeat_until_undisturbed(
+    name: str, launch: Callable[[], tuple[StepEnd, Outcome]], attempts: int
+) -> tuple[StepEnd, Outcome]:
     """Launch a run until nothing disturbs it, and return the result of the last launch.
 
-    A run that is disturbed `MAX_TRIES` times or loses its pace `MAX_PACE_TRIES` times is not launched again. A rank that gets
-    SIGKILL in every launch is killed because of its own behaviour, and a run that never holds its pace requires more than this
-    machine has. Both are outcomes of the run. A flag shows that earlier launches lost their pace. Raises LaunchError if the run
-    was stopped or suspended, or had its clock set.
+    After the last attempt, the disturbance is the outcome of the run. A rank that gets SIGKILL in every launch is killed because
+    of its own behaviour, and a run that never holds its pace requires more than this machine has. A run that was stopped,
+    suspended or had its clock set is invalid. A flag shows that earlier launches were disturbed.
+
+    Args:
+        name: name of the run, for messages.
+        launch: function that launches the run once.
+        attempts: maximum number of launches, at least 1 (`protocol.attempts`).
     """
-    pace_losses = kills = disturbances = 0
-    while True:
-        ended, outcome = launch()
-        reason = ended.disturbance or (outcome.failure.reason if outcome.failure is not None else "")
-        if not ended.disturbance and reason not in (KILLED_FROM_OUTSIDE, PACE_NOT_HELD):
-            return _flag_pace_losses(ended, pace_losses), outcome
-        if not ended.disturbance and reason == PACE_NOT_HELD:
-            pace_losses += 1
-            if pace_losses == MAX_PACE_TRIES:
-                return _flag_pace_losses(ended, pace_losses - 1), outcome
-        else:
-            disturbances += 1
-            kills += not ended.disturbance
-            if disturbances == MAX_TRIES:
-                break
-        print(f"{name}: {reason}; the run has no record and is repeated", flush=True)
-    if kills == MAX_TRIES:
-        return _flag_pace_losses(ended, pace_losses), outcome
-    raise LaunchError(
-        f"{name}: {reason}; the run was disturbed {MAX_TRIES} times in a row; find out what stops or kills runs on this machine"
-    )
+    for attempt in range(1, attempts):
+        step_end, outcome = launch()
+        if not (reason := _find_disturbance(step_end, outcome)):
+            break
+        print(f"{name}: {reason}; the run has no record and is repeated (attempt {attempt} of {attempts})", flush=True)
+    else:
+        attempt, (step_end, outcome) = attempts, launch()
+    if attempt > 1:
+        step_end = replace(step_end, flags=(*step_end.flags, REPEATED))
+    if step_end.disturbance:
+        outcome = replace(outcome, status="invalid", failure=Failure(reason=step_end.disturbance))
+    return step_end, outcome
 
 
-def _flag_pace_losses(ended: StepEnd, losses: int) -> StepEnd:
-    """Return the end of a step, with a flag if earlier launches of the run lost their pace."""
-    return replace(ended, flags=(*ended.flags, REPEATED_FOR_PACE)) if losses else ended
+def _find_disturbance(step_end: StepEnd, outcome: Outcome) -> str:
+    """Return the description of what disturbed a launch from outside, or an empty string if nothing did."""
+    reason = outcome.failure.reason if outcome.failure is not None else ""
+    return step_end.disturbance or (reason if reason in DISTURBANCES else "")

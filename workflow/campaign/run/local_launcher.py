@@ -96,7 +96,7 @@ class LocalLauncher:
             make_directory(log.parent)
             # A forked rank has no command, so a prefix cannot be put before it.
             is_forked = step.preload and not any(place.prefix for place in places)
-            fork_server = self._fork_server(step.preload) if step.preload and is_forked else None
+            fork_server = self._fork_server(step.preload, marker) if step.preload and is_forked else None
             result = _run_processes(step, marker, places, log, directory, limits, fork_server)
         except (OSError, ValueError, subprocess.SubprocessError) as error:  # ValueError: a NUL in an argument
             raise LaunchError(f"{program}: could not be started: {error}") from error
@@ -159,10 +159,10 @@ class LocalLauncher:
             MARK_VARIABLE: marker,
         }
 
-    def _fork_server(self, module: str) -> _ForkServer:
-        """Return the running fork server of a module, starting it if necessary."""
+    def _fork_server(self, module: str, marker: str) -> _ForkServer:
+        """Return the running fork server of a module. It is started with the mark of the lease if necessary."""
         if module not in self._fork_servers or not self._fork_servers[module].is_alive:
-            self._fork_servers[module] = _ForkServer(module)
+            self._fork_servers[module] = _ForkServer(module, f"{marker.rpartition('/')[0]}/forkserver")
         return self._fork_servers[module]
 
 
@@ -322,14 +322,14 @@ class _ForkedProcess:
 class _ForkServer:
     """Process that has torch loaded and forks ranks (protocol: `campaign.workloads.trainer.forkserver`)."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, marker: str) -> None:
         self._argv = [sys.executable, "-m", f"{module}.forkserver"]
         self._process = subprocess.Popen(
             self._argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", MARK_VARIABLE: marker},
             process_group=0,
             encoding="utf-8",
         )

@@ -40,6 +40,7 @@ from campaign.spec.driver_messages import DriverRequest, DriverResult
 from campaign.spec.hardware import Composition
 from campaign.spec.lease_plan import read_lease_plan
 from campaign.spec.record import Failure, Record, RecordedCell, RecordStore, is_disk_full
+from campaign.spec.run_numbers import format_run_number
 from campaign.workloads.launcher import Launcher, StepLimits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Outcome, Run, RunStorage, StepEnd, Workload
@@ -114,7 +115,8 @@ class DriverSession:
         self.composition = self.store.share_document(document)
         try:
             interval_s, directory = self.campaign.protocol.telemetry_s, self.work / "telemetry"
-            with Telemetry(launcher, self.obtained.composition, interval_s, directory) as self.telemetry:
+            mark = f"{self.mark.partition('/')[0]}/"
+            with Telemetry(launcher, self.obtained.composition, interval_s, directory, mark) as self.telemetry:
                 finished_runs = self.check_requirements(launcher, todo)
                 self.links, self.link_flags = self.measure_links(launcher, "before", todo)
                 for cell, repetition in todo:
@@ -242,7 +244,9 @@ class DriverSession:
                 self.is_first_start_pending = False
                 self.first_run.record_start(name)
             step_result, outcome = repeat_until_undisturbed(
-                name, lambda: self._launch_once(launcher, workload, run, log)
+                f"{cell.id}, {format_run_number(repetition)}",
+                lambda: self._launch_once(launcher, workload, run, log),
+                self.campaign.protocol.attempts,
             )
             if is_first:
                 self.first_run.remove()
@@ -419,5 +423,6 @@ class DriverSession:
             software=self._store_software(cell) if step_result.codes else "",
             telemetry=str(samples.samples_file.relative_to(self.results.directory)) if samples.samples_file else "",
             flags=tuple(flags),
+            loads=samples.loads,
             log=str(log.relative_to(self.results.directory)) if step_result.codes else "",
         )

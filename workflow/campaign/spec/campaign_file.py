@@ -245,7 +245,7 @@ class Protocol(FileModel):
     reference to that run. `false` runs them."""
     telemetry_s: Annotated[float, Field(ge=0.1, le=3600)] | None = 1.0
     """Seconds between two telemetry samples of devices and hosts during a run. The interval grows if sampling is expensive. `null`
-    turns telemetry off."""
+    turns telemetry off, except for the load of the hosts."""
     reference: ReferenceMeasurement | None = None
     """Reference cell that is measured in every composition to show drift over the campaign. Default: none."""
     links: LinkMeasurement = LinkMeasurement()
@@ -253,7 +253,8 @@ class Protocol(FileModel):
     require: tuple[Requirement, ...] = ()
     """Requirements that every composition must meet before its cells are measured."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
-    """Attempts per lease if the fabric, the scheduler or a host fails. Failures of the workload are results and are not retried."""
+    """Attempts per lease if the fabric, the scheduler or a host fails, and per run if something outside disturbs it. Failures of
+    the workload are results and are not retried."""
     compose_wait_s: Annotated[float, Field(ge=0)] = 600.0
     """Maximum wait in seconds for devices that another lease holds."""
 

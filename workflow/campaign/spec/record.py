@@ -28,6 +28,7 @@ from campaign.common.files import hash_document, read_bytes, read_json, require_
 from campaign.common.paths import Results
 from campaign.spec.cell import Attach, Cell, Configuration, Scalar, Storage
 from campaign.spec.fields import ClosedModel
+from campaign.spec.host_load import HostLoad
 from campaign.spec.readings import Reading, select_newest_readings
 
 SCHEMA = "record/1"
@@ -193,6 +194,11 @@ class Record(ClosedModel):
         default=(),
         description="NUMA node of the device and NUMA nodes of the processors to which the rank was bound, by rank. Empty if the "
         "hosts do not report them.",
+    )
+    loads: tuple[HostLoad, ...] = Field(
+        default=(),
+        description="Load of the hosts by this campaign and by other programs. Empty if unknown, as in earlier records. "
+        "Hosts that are emulated on one machine have one entry.",
     )
     source: Source | None = Field(default=None, description="Log from which an imported record was read.")
     checksum: str = Field(

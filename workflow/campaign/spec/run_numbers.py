@@ -40,6 +40,11 @@ def get_number_in_composition(run: int) -> int:
     return run % (MAX_RUNS_PER_COMPOSITION + 1)
 
 
+def format_run_number(run: int) -> str:
+    """Format the number of a run for readers, e.g. 'composition 2, run 1' for 1001."""
+    return f"composition {get_composition_number(run)}, run {get_number_in_composition(run)}"
+
+
 def list_run_numbers(settings: Settings) -> tuple[int, ...]:
     """Return the numbers of the planned runs of a cell in order. Its repetitions are distributed over the compositions in turn.
 

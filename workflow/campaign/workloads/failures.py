@@ -27,8 +27,9 @@ _RANK_PREFIX = re.compile(
 _OOM_KILLER = "the kernel's out-of-memory killer ended the run"
 KILLED_FROM_OUTSIDE = "the run was killed by SIGKILL from outside, without a sign of a lack of memory"
 PACE_NOT_HELD = "the cores of this machine could not keep the pace of the emulated devices"
-REPEATED_FOR_PACE = "repeated: an earlier launch lost the pace"
-"""Reason for a failure that was possibly not caused by the workload."""
+DISTURBANCES = (KILLED_FROM_OUTSIDE, PACE_NOT_HELD)
+"""Reasons for failures that were possibly not caused by the workload, so that the run is repeated."""
+REPEATED = "repeated: an earlier launch was disturbed"
 _KILL_EXIT_CODES = {-signal.SIGKILL, 128 + signal.SIGKILL}
 _LAUNCHER_EXIT_CODES = _KILL_EXIT_CODES | {-signal.SIGTERM, 128 + signal.SIGTERM}
 

@@ -141,7 +141,7 @@ def test_a_run_far_from_the_others_is_named_and_counts() -> None:
     records += [synthetic.record(other, n, 50.0 + n) for n in (1, 2, 3)]
     cells = build_cells_table([CellPlan(other, 3, "l"), CellPlan(ONE, 7, "l")], build_runs_table(records))
     assert cells["n_outliers"].tolist() == [0, 1]
-    assert cells["outliers"].tolist() == ["", "3 (-20.0 %)"]
+    assert cells["outliers"].tolist() == ["", "composition 1, run 3 (-20.0 %)"]
     assert (cells["n_ok"][1], cells["min"][1]) == (6, 80.0)
     # It counts, but as one that is near: the mean of all is 96.7.
     assert 99 < cells["mean"][1] < 100

@@ -18,6 +18,7 @@ from campaign.common import intervals
 from campaign.spec.cell import Cell
 from campaign.spec.earlier_spread import EarlierSpread
 from campaign.spec.metric import THROUGHPUT, Metric
+from campaign.spec.run_numbers import format_run_number
 
 # States of a cell.
 CELL_STATES = ("measured", "failed", "implied", "missing")
@@ -172,13 +173,13 @@ def _estimate_locations(
 
 
 def _describe_outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.float64]]) -> dict[int, str]:
-    """Describe the outliers of each cell, by its index: repetition and distance from the median, such as '3 (-12.4 %)'."""
+    """Describe the outliers of each cell, by its index: its number and distance from the median."""
     descriptions: defaultdict[int, list[str]] = defaultdict(list)
     for place, repetition, rate in zip(runs["place"], runs["repetition"], runs["value"], strict=True):
         median = medians[place]
         distance = f" ({100 * (rate / median - 1):+.1f} %)" if median else ""
-        descriptions[int(place)].append(f"{repetition}{distance}")
-    return {place: ", ".join(texts) for place, texts in descriptions.items()}
+        descriptions[int(place)].append(f"{format_run_number(repetition)}{distance}")
+    return {place: "; ".join(texts) for place, texts in descriptions.items()}
 
 
 def _build_planned_row(entry: CellPlan) -> dict[str, Any]:

@@ -67,6 +67,10 @@ wall_s number seconds from start to end of the run; null if unknown
 started number start in Unix seconds; the end for an imported log without a start
 ended number end in Unix seconds
 idle_before_s number seconds since the end of the previous run on the same lease; null for the first run
+own_load_s number processor time of this campaign's processes on all hosts in the measured window, in seconds; null if unknown
+foreign_load_s number processor time of all other programs on its hosts in the measured window, in seconds; null if unknown
+own_load_pct number own_load_s as a share of all cores, on the host with the largest share, in percent
+foreign_load_pct number foreign_load_s as a share of all cores, on the host with the largest share, in percent
 lease_id text id of the lease that the run was measured on
 host_names text names of its hosts, joined by ', '
 ran_on text devices that its ranks report for their work, joined by ', '; empty without such reports
@@ -123,7 +127,7 @@ ci_high number upper end of the 95 % interval of the mean
 interval_method text method of the interval of the mean
 median_method text method of the interval of the median
 n_outliers count ok runs that a robust rule marks as outliers; no run is excluded
-outliers text repetition numbers of the outliers
+outliers text composition and run number of the outliers, with their distances from the median, joined by '; '
 """)
 
 LEASES: ColumnMeanings = _parse_columns("""

@@ -138,6 +138,7 @@ def _list_part_notes(campaign_results: CampaignResults, part: Campaign) -> list[
         *system_context.list_system_notes(part, has_measured_links=has_measured_links),
         *run_notes.list_emulated_link_notes(part.system, records, campaign_results.store),
         *run_notes.list_pace_notes(part.system, records),
+        *run_notes.list_load_notes(records),
         *system_context.list_storage_notes(part.system),
         *run_notes.list_device_evidence_notes(part, records),
     ]

@@ -12,6 +12,7 @@ from campaign.common.wording import pluralize
 from campaign.emulators.hosts.emulation_plan import format_links_sentence as describe_links
 from campaign.plan.campaign.resolve import Campaign, stored_systems
 from campaign.plan.matrix import Matrix
+from campaign.spec.host_load import describe_foreign_load
 from campaign.spec.record import IMPORTED_FLAG, Record, RecordStore
 from campaign.spec.superseded import list_superseded
 from campaign.spec.system_file import SystemFile
@@ -46,6 +47,12 @@ def list_pace_notes(system: SystemFile, records: Sequence[Record]) -> list[str]:
         f"Emulated devices compute at a fixed pace below the speed of this machine's cores, in GFLOP/s: {rates}. Valid runs lost "
         f"at most {max(lost_pct):.2g} % of their time because a core was busy; the median is {median(lost_pct):.2g} %."
     ]
+
+
+def list_load_notes(records: Iterable[Record]) -> list[str]:
+    """Return a note on the load by other programs during valid runs, or no note if it was never measured."""
+    note = describe_foreign_load(record.loads for record in records if record.status == "ok")
+    return [note] if note else []
 
 
 def list_device_evidence_notes(campaign: Campaign, records: Iterable[Record]) -> list[str]:

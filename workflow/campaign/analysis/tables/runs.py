@@ -14,6 +14,7 @@ from campaign.analysis.tables.columns import MEASURED_COLUMNS, RUNS, STEPS, list
 from campaign.analysis.tables.io import COUNT, NUMBER, TEXT, build_column, build_frame
 from campaign.analysis.tables.leases import BusySpan, compute_idle_before
 from campaign.plan.control_runs import hash_hardware
+from campaign.spec.host_load import HostLoad
 from campaign.spec.metric import THROUGHPUT, Metric
 from campaign.spec.record import IMPORTED_LEASE_PREFIX, Record, RecordedCell
 from campaign.spec.run_numbers import get_composition_number
@@ -126,6 +127,7 @@ def _build_run_values(record: Record, ranks: int) -> dict[str, Any]:
         if record.specification.get("measured_min_s")
         else measured_steps,
         "window_s": max(record.window_s, default=None),
+        **_summarize_loads(record.loads),
         # Logs without a lease may all be of one composition, so they are not treated as several compositions.
         "lease_id": "" if record.lease_id.rpartition(".")[2].startswith(IMPORTED_LEASE_PREFIX) else record.lease_id,
         "host_names": ", ".join(record.hosts),
@@ -138,6 +140,16 @@ def _build_run_values(record: Record, ranks: int) -> dict[str, Any]:
         **{f"metric_{name}" if name in RUN_COLUMNS else name: value for name, value in record.metrics.items()},
     }
     return values if record.warmup_steps is None else values | {"warmup_steps": record.warmup_steps}
+
+
+def _summarize_loads(loads: Sequence[HostLoad]) -> dict[str, float | None]:
+    """Return the load columns of a run: seconds of all hosts, and the largest share of any host; None if unknown."""
+    return {
+        "own_load_s": sum(load.own_s for load in loads) if loads else None,
+        "foreign_load_s": sum(load.foreign_s for load in loads) if loads else None,
+        "own_load_pct": max((load.own_pct for load in loads), default=None),
+        "foreign_load_pct": max((load.foreign_pct for load in loads), default=None),
+    }
 
 
 def _compute_step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from campaign.common.accelerators.nvidia import get_visible_uuids
 from campaign.common.files import make_directory, write_atomic
+from campaign.observe.telemetry.host_load import list_load_flags, measure_host_loads
 from campaign.observe.telemetry.run_metrics import (
     SHARED_MACHINE_FLAG,
     WHOLE_RUN_FLAG,
@@ -29,6 +30,7 @@ from campaign.plan.used_devices import UsedDevices
 
 if TYPE_CHECKING:
     from campaign.spec.hardware import Composition
+    from campaign.spec.host_load import HostLoad
     from campaign.workloads.launcher import Launcher
 
 GAUGES_VARIABLE = "CAMPAIGN_GAUGES"
@@ -36,6 +38,7 @@ GAUGES_VARIABLE = "CAMPAIGN_GAUGES"
 NO_SAMPLES_FLAG = (
     "telemetry: no samples in the window of {:.3g} s at an interval of {:g} s; measure for longer, or lower telemetry_s"
 )
+_LOAD_INTERVAL_S = 1.0  # sampling interval if only the load of the hosts is sampled
 _START_TIMEOUT_S = 10.0
 """Time in seconds after which samplers must have started. A Slurm step on many hosts starts within seconds."""
 
@@ -49,12 +52,14 @@ class TelemetrySummary:
         flags: flags for the record.
         written: file with the samples; None if none was written.
         unused: messages about unused devices (see `run_metrics.find_unused_devices`).
+        loads: load of each host.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     samples_file: Path | None = None
     unused_device_messages: tuple[str, ...] = ()
+    loads: tuple[HostLoad, ...] = ()
 
 
 class Telemetry:
@@ -63,14 +68,19 @@ class Telemetry:
     Args:
         launcher: launcher that starts the samplers.
         composition: composition of the runs.
-        interval_s: sampling interval in seconds; None for no telemetry.
+        interval_s: sampling interval in seconds; None to sample only the load of the hosts.
         directory: directory for the files of samplers and gauges, visible on all hosts. It is emptied at the start and removed at
             the end.
+        mark: beginning of the mark of the campaign's processes.
     """
 
-    def __init__(self, launcher: Launcher, composition: Composition, interval_s: float | None, directory: Path) -> None:
+    def __init__(
+        self, launcher: Launcher, composition: Composition, interval_s: float | None, directory: Path, mark: str = ""
+    ) -> None:
         self._launcher, self._composition = launcher, composition
-        self._interval_s, self._directory = interval_s, directory
+        self._interval_s, self._directory = interval_s or _LOAD_INTERVAL_S, directory
+        self._is_load_only = interval_s is None
+        self._mark = mark
         self._sidecars = ExitStack()
         self._started_s = 0.0
         self._files: dict[str, SampleFile] = {}
@@ -78,17 +88,16 @@ class Telemetry:
     @property
     def environment(self) -> Mapping[str, str]:
         """Environment variables that every step needs, so that programs can publish their own values."""
-        return {} if self._interval_s is None else {GAUGES_VARIABLE: str(self._directory / "gauges")}
+        return {} if self._is_load_only else {GAUGES_VARIABLE: str(self._directory / "gauges")}
 
     def __enter__(self) -> Telemetry:
-        if self._interval_s is None:
-            return self
         shutil.rmtree(self._directory, ignore_errors=True)
         with suppress(OSError):  # If this fails, samples are missing, which a flag reports.
             (self._directory / "gauges").mkdir(parents=True)
         argv = [sys.executable, "-m", "campaign.observe.telemetry.sampler", "--host", "{host}"]
         argv += ["--interval", f"{self._interval_s:g}", "--gauges", str(self._directory / "gauges")]
-        argv += ["--out", str(self._directory / "{host}.jsonl")]
+        argv += ["--out", str(self._directory / "{host}.jsonl"), "--mark", self._mark]
+        argv += ["--load-only"] if self._is_load_only else []
         hosts = self._sidecars.enter_context(self._launcher.sidecar(argv, self._directory))
         self._files = {host: SampleFile(self._directory / f"{host}.jsonl") for host in hosts}
         self._started_s = time.time()
@@ -96,8 +105,7 @@ class Telemetry:
 
     def __exit__(self, *_: object) -> None:
         self._sidecars.close()
-        if self._interval_s is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def store_run(
         self,
@@ -121,10 +129,11 @@ class Telemetry:
                 devices.
             ran_on: descriptions of devices as reported by ranks (`Record.ran_on`).
         """
-        if self._interval_s is None:
-            return TelemetrySummary()
         window, run = TimeWindow(*(steady_window or (started_s, ended_s))), TimeWindow(started_s, ended_s)
         hosts, silent_hosts = self._collect_samples(min(started_s, window.start), max(ended_s, window.end))
+        loads = measure_host_loads(hosts, window)
+        if self._is_load_only:
+            return TelemetrySummary(flags=tuple(list_load_flags(loads)), loads=loads)
         used_names = self._group_used_names(devices, ran_on)
         is_expected = self._expects_samples(window)
         flags = [f"telemetry: no samples of {host}" for host in silent_hosts if is_expected or hosts]
@@ -141,17 +150,18 @@ class Telemetry:
             flags.append("telemetry: fewer than 2 samples in the window")
         if metrics and len({host.machine for host in hosts}) < len(self._composition.hosts) - len(silent_hosts):
             flags.append(SHARED_MACHINE_FLAG)
+        flags += list_load_flags(loads)
         samples_file, problem = _try_to_write_samples(out, hosts)
         if problem:
             flags.append(f"telemetry: the samples could not be written ({problem})")
-        return TelemetrySummary(metrics, tuple(flags), samples_file, unused_device_messages)
+        return TelemetrySummary(metrics, tuple(flags), samples_file, unused_device_messages, loads)
 
     def _expects_samples(self, window: TimeWindow) -> bool:
         """Return whether at least two samples in the window are expected from working samplers.
 
         They are expected if the window is long enough and the samplers had time to start before it.
         """
-        return window.length_s > 2 * (self._interval_s or 0.0) and window.start > self._started_s + _START_TIMEOUT_S
+        return window.length_s > 2 * self._interval_s and window.start > self._started_s + _START_TIMEOUT_S
 
     def _collect_samples(self, first: float, last: float) -> tuple[list[HostSamples], list[str]]:
         """Return the samples of all hosts in a period, and the names of hosts without samples. No sample is returned twice."""

@@ -203,12 +203,15 @@ def main() -> None:
     parser.add_argument("--interval", required=True, type=float, help="seconds between samples, at least 0.1")
     parser.add_argument("--out", required=True, type=Path, help="file to which samples are appended")
     parser.add_argument("--gauges", type=Path, help="directory in which programs publish their own values")
+    parser.add_argument("--mark", default="", help="beginning of the mark of the campaign's processes")
+    parser.add_argument("--load-only", action="store_true", help="sample only processor time")
     arguments = parser.parse_args()
     if arguments.interval < 0.1:
         parser.error(
             f"--interval {arguments.interval:g} is too short; give at least 0.1 s, so that sampling takes less than 1 % of a core"
         )
-    sample_until_parent_ends(arguments.host, SamplerOptions(arguments.interval, arguments.gauges), arguments.out)
+    options = SamplerOptions(arguments.interval, arguments.gauges, arguments.mark, arguments.load_only)
+    sample_until_parent_ends(arguments.host, options, arguments.out)
 
 
 if __name__ == "__main__":

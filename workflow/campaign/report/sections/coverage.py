@@ -11,6 +11,7 @@ from campaign.analysis.statistics.comparable_cells import list_naming_columns
 from campaign.analysis.tables.cells import CELL_STATES, count_texts
 from campaign.common import wording
 from campaign.spec.metric import THROUGHPUT, Metric
+from campaign.spec.run_numbers import format_run_number
 
 # With more planned cells, the table has a row per configuration and workload instead of per cell.
 MAX_CELLS_ON_PAGE = 200
@@ -62,7 +63,7 @@ def list_failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
         rows = [
             (
                 words[cell],
-                ", ".join(map(str, cell_rows["repetition"])),
+                "; ".join(map(format_run_number, cell_rows["repetition"])),
                 ", ".join(cell_rows["log"].replace("", "no program was started")),
             )
             for cell, cell_rows in group_rows.groupby("cell_id", sort=False)
@@ -133,4 +134,4 @@ def _select_specific_flags(cells: pd.DataFrame) -> list[str]:
 def _describe_outliers(row: Mapping[Any, Any]) -> str:
     """Describe which runs of a cell are outliers."""
     word = "outlier" if row["n_outliers"] == 1 else "outliers"
-    return f"{word} (kept): repetition {wording.use_minus_signs(row['outliers'])}" if row["n_outliers"] else ""
+    return f"{word} (kept): {wording.use_minus_signs(row['outliers'])}" if row["n_outliers"] else ""

@@ -17,6 +17,7 @@ SOURCES: dict[str, str] = {
     "amd": "campaign.observe.telemetry.sources.amd",
     "intel": "campaign.observe.telemetry.sources.intel",
     "gauges": "campaign.observe.telemetry.sources.program_gauges",
+    "own": "campaign.observe.telemetry.sources.own_processes",
 }
 
 SensorReading = tuple[str, str, float] | tuple[str, str, float, float]
@@ -34,10 +35,14 @@ class SamplerOptions:
     Attributes:
         interval_s: sampling interval in seconds.
         gauges: directory in which programs publish their own values, or None if there is none.
+        mark: beginning of the mark of the campaign's processes, or an empty string if they are not marked.
+        load_only: read only what the load of the host is computed from.
     """
 
     interval_s: float
     gauges: Path | None = None
+    mark: str = ""
+    load_only: bool = False
 
 
 class Probe(Protocol):
@@ -59,8 +64,8 @@ def open_probes(options: SamplerOptions) -> tuple[list[Probe], list[str]]:
     """Open the probes of all sources on this host. Return them and the reasons why some devices cannot be read."""
     probes: list[Probe] = []
     problems = []
-    for name in SOURCES.values():
-        module: Any = import_module(name)
+    for source in ("host", "own") if options.load_only else SOURCES:
+        module: Any = import_module(SOURCES[source])
         try:
             probes += module.open_probes(options)
         except DevicesUnreadableError as error:

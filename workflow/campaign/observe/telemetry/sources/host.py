@@ -188,6 +188,8 @@ def open_probes(options: SamplerOptions) -> Sequence[Probe]:
     for name, parse in files.items():
         with suppress(OSError):
             probes.append(_ProcFile(f"/proc/{name}", parse))
+    if options.load_only:
+        return probes[:1]
     return [
         *probes,
         *(probe for probe in (open_energy_probe(), open_infiniband_probe(), SamplerOverhead()) if probe is not None),
