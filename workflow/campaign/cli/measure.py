@@ -13,14 +13,12 @@ from campaign.cli.options import PATH
 from campaign.common.errors import CampaignError, LaunchError, RecordError, convert_os_error
 from campaign.common.files import make_directory, write_json
 from campaign.common.paths import Results
+from campaign.common.processes.marked import INVOCATION_VARIABLE
 from campaign.common.processes.signals import SignalInterrupt, raise_on_ending_signal
 from campaign.common.wording import escape_control_characters
 from campaign.run import measure_lease
 from campaign.run.driver_supervisor import DriverLeftRunning
 from campaign.spec.lease_plan import read_lease_plan
-
-INVOCATION_VARIABLE = "CAMPAIGN_INVOCATION"
-"""Environment variable with a token of the Snakemake process. Leases with one token clean up after dead processes only once."""
 
 
 @click.command()
@@ -63,7 +61,10 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
 
     try:
         manifest_document = measure_lease.measure_missing_runs(
-            plan, results, report, os.environ.get(INVOCATION_VARIABLE, "")
+            plan,
+            results,
+            report,
+            os.environ.get(INVOCATION_VARIABLE, ""),
         )
         try:
             write_json(out, manifest_document, indent=1)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 
 from campaign.common.files import read_json
 from campaign.common.paths import Results
+from campaign.common.processes.marked import INVOCATION_VARIABLE
 from campaign.common.wording import escape_control_characters, pluralize, shorten_names
 
 _MAX_CAUSES = 3
@@ -21,7 +22,7 @@ def print_causes_at_exit(results: Results, systems: Collection[str]) -> None:
 
 
 def _print_causes(results: Results, systems: Collection[str], since_s: float) -> None:
-    for line in list_causes(results, systems, os.environ.get("CAMPAIGN_INVOCATION", ""), since_s):
+    for line in list_causes(results, systems, os.environ.get(INVOCATION_VARIABLE, ""), since_s):
         print(escape_control_characters(line), file=sys.stderr)
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from campaign.common.processes.marked import MARK_VARIABLE
+from campaign.common.processes.marked import INVOCATION_VARIABLE, MARK_VARIABLE
 from campaign.observe.telemetry.host_load import list_load_flags, measure_host_loads
 from campaign.observe.telemetry.samples import HostSamples, SampleSeries, TimeWindow
 from campaign.observe.telemetry.sources.host import parse_processors
@@ -83,11 +83,14 @@ def test_a_name_of_a_program_with_spaces_does_not_hide_its_times() -> None:
     assert parse_process_times(text, 100.0) == (3, 1.27)
 
 
-def burn_s(probe: OwnProcesses, argv: list[str], mark: str = "") -> float:
+def burn_s(probe: OwnProcesses, argv: list[str], mark: str = "", invocation: str = "other") -> float:
     """Processor time that a probe sees of a program, between its start and its end."""
     (before,) = probe.read()
     process = subprocess.Popen(
-        argv, env={**os.environ, MARK_VARIABLE: mark}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        argv,
+        env={**os.environ, MARK_VARIABLE: mark, INVOCATION_VARIABLE: invocation},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"done\n"
@@ -101,12 +104,15 @@ IN_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BU
 IN_A_CHILD += "; print('done', flush=True); sys.stdin.read()"
 
 
-@pytest.mark.parametrize(("mark", "share"), [("results/lease/run", 1), ("another/lease/run", 0)])
-def test_marked_processes_and_their_ended_children_are_own(mark: str, share: int) -> None:
+@pytest.mark.parametrize(
+    ("mark", "invocation", "share"),
+    [("results/lease/run", "other", 1), ("another/lease/run", "other", 0), ("", "token", 1)],
+)
+def test_marked_processes_and_their_ended_children_are_own(mark: str, invocation: str, share: int) -> None:
     """The root is a process that does nothing, so that only the mark tells what belongs to the campaign."""
     with subprocess.Popen(["sleep", "60"]) as root:
-        probe = OwnProcesses(root.pid, "results/")
-        used_s = burn_s(probe, [sys.executable, "-c", IN_A_CHILD], mark)
+        probe = OwnProcesses(root.pid, "results/", "token")
+        used_s = burn_s(probe, [sys.executable, "-c", IN_A_CHILD], mark, invocation)
         root.kill()
     assert used_s == pytest.approx(0.6 * share, abs=0.15)
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 MARK_VARIABLE = "CAMPAIGN_RUN"
+INVOCATION_VARIABLE = "CAMPAIGN_INVOCATION"
+"""Environment variable with a token of the Snakemake process, which all processes that it starts inherit."""
 _KILL_TIMEOUT_S, _KILL_RETRY_INTERVAL_S = 5.0, 0.002
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
 _LIBC = ctypes.CDLL(None)

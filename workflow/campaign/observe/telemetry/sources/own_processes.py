@@ -1,7 +1,8 @@
 """Processor time of the processes of a campaign on this host, to distinguish it from the load by other programs.
 
 The processes of a campaign are the driver that measures (with the sampler and all its other descendants), and all processes with
-the mark of the results directory in their environment (`campaign.common.processes.marked`), with their descendants.
+the mark of the results directory or the token of the same Snakemake in their environment (`campaign.common.processes.marked`), with
+their descendants.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from campaign.common.processes.marked import MARK_VARIABLE, list_pids, read_process_words
+from campaign.common.processes.marked import INVOCATION_VARIABLE, MARK_VARIABLE, list_pids, read_process_words
 from campaign.observe.telemetry.sources import Probe, SamplerOptions, SensorReading
 
 OWN_CPU_QUANTITY = "cpu_own_s"
@@ -45,11 +46,13 @@ class OwnProcesses:
 
     Args:
         root: pid of a process whose descendants belong to the campaign.
-        mark: beginning of the mark of the campaign's processes; empty if only the descendants of `root` belong to it.
+        mark: beginning of the mark of the campaign's processes; empty if they have none.
+        invocation: token of the Snakemake that started the campaign's processes; empty if there is none.
     """
 
     root: int
     mark: str = ""
+    invocation: str = ""
     _roots_by_pid: dict[int, int] = field(default_factory=dict)
     _previous_pids: set[int] = field(default_factory=set)
     _examined_pids: set[int] = field(default_factory=set)
@@ -85,12 +88,15 @@ class OwnProcesses:
                     continue
                 if times.parent in self._roots_by_pid:
                     self._roots_by_pid[pid] = self._roots_by_pid[times.parent]
-                elif pid == self.root or (self.mark and self._is_marked(pid)):
+                elif pid == self.root or self._is_marked(pid):
                     self._roots_by_pid[pid] = pid
 
     def _is_marked(self, pid: int) -> bool:
-        assignment = f"{MARK_VARIABLE}={self.mark}".encode()
-        return any(variable.startswith(assignment) for variable in read_process_words(pid, "environ"))
+        names = {MARK_VARIABLE: self.mark, INVOCATION_VARIABLE: self.invocation}
+        assignments = tuple(f"{name}={value}".encode() for name, value in names.items() if value)
+        return bool(assignments) and any(
+            variable.startswith(assignments) for variable in read_process_words(pid, "environ")
+        )
 
     def _read_times(self, pid: int) -> ProcessTimes | None:
         """Return the times of a process, or None if it has ended."""
@@ -104,4 +110,4 @@ class OwnProcesses:
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
     """Open the probe of the campaign's processes, including this sampler and the process that started it."""
-    return [OwnProcesses(os.getppid(), options.mark)]
+    return [OwnProcesses(os.getppid(), options.mark, os.environ.get(INVOCATION_VARIABLE, ""))]
