@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -57,6 +58,10 @@ def test_the_notebook_runs_and_its_numbers_are_those_of_the_page(directory: Path
     assert (directory / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_results_are_named_in_one_line(results: LoadedResults) -> None:
+    assert repr(results) == "<results of demo: 20 cells, 120 runs>"
+
+
 def test_ratios_are_the_numbers_of_the_figures(results: LoadedResults) -> None:
     overhead = results.ratios("overhead")
     fabric = overhead[overhead["configuration"] == "1x2-fabric"]
@@ -106,12 +111,16 @@ def test_a_directory_a_campaign_file_and_an_archive_have_the_same_cells(tmp_path
         three.recommend()
 
 
-def test_a_run_that_started_nothing_has_no_log(tmp_path: Path) -> None:
+def test_a_log_is_that_of_the_run(tmp_path: Path) -> None:
     directory = measured_campaign.write(tmp_path)
-    results = campaign.load(directory)
-    run = results.runs.iloc[0]
+    run = campaign.load(directory).runs.iloc[0]
     with pytest.raises(RecordError, match="so it has no log"):
-        results.log(run)
+        campaign.load(directory).log(run)
+    (path,) = directory.glob(f"records/*/{run.cell_id}.{run.repetition}.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "log": "logs/own.log"}))
+    (directory / "logs").mkdir(exist_ok=True)
+    (directory / "logs/own.log").write_text("step 1\n")
+    assert campaign.load(directory).log((run.cell_id, run.repetition)) == "step 1\n"
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

@@ -79,7 +79,7 @@ class _LoadedCampaign:
     tables: Tables
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LoadedResults:
     """Results of one or several campaigns.
 
@@ -88,6 +88,10 @@ class LoadedResults:
     """
 
     _campaigns: tuple[_LoadedCampaign, ...]
+
+    def __repr__(self) -> str:
+        counts = f"{wording.pluralize(len(self.cells), 'cell')}, {wording.pluralize(len(self.runs), 'run')}"
+        return f"<results of {self.name}: {counts}>"
 
     @property
     def campaigns(self) -> tuple[LoadedResults, ...]:
