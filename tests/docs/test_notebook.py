@@ -106,7 +106,7 @@ def test_a_directory_a_campaign_file_and_an_archive_have_the_same_cells(tmp_path
         three.recommend()
 
 
-def test_a_log_is_that_of_the_run(tmp_path: Path) -> None:
+def test_a_run_that_started_nothing_has_no_log(tmp_path: Path) -> None:
     directory = measured_campaign.write(tmp_path)
     results = campaign.load(directory)
     run = results.runs.iloc[0]

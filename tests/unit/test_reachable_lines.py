@@ -30,7 +30,8 @@ def imported_modules(module: str) -> tuple[str, ...]:
 
     def names() -> Iterator[str]:
         parts = module.split(".")
-        yield from (".".join(parts[:depth]) for depth in range(1, len(parts)))
+        # The package itself imports results only when `campaign.load` is called.
+        yield from (".".join(parts[:depth]) for depth in range(2, len(parts)))
         path = module_file(module)
         assert path is not None
         tree = ast.parse(path.read_text(encoding="utf-8"))

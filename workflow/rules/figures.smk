@@ -21,9 +21,7 @@ rule figures:
         "../../envs/campaign.yaml"
     params:
         results=lambda wildcards, output: Path(output.directory).parent,
-        code=compute_source_hash(
-            *list_figure_directories(), REPORTS / "style.mplstyle"
-        ),
+        code=compute_source_hash(*list_figure_directories(), REPORTS / "style.mplstyle"),
     message:
         "Draw the figures"
     shell:

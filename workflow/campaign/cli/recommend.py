@@ -7,10 +7,8 @@ from pathlib import Path
 
 import click
 
-from campaign.analysis.recommend.advise import build_recommendation
+from campaign.analysis.recommend.advise import answer_question
 from campaign.analysis.recommend.document import RecommendationAnswer, RecommendationDocument
-from campaign.analysis.recommend.objectives import parse_request
-from campaign.analysis.statistics.comparable_cells import list_option_columns
 from campaign.cli.options import build_format_option, build_output_option, cells_option, results_option, tables_argument
 from campaign.cli.terminal import TextTable, print_tables, print_text
 from campaign.common import wording
@@ -69,12 +67,7 @@ def recommend(
     from campaign.report.sources import load_tables  # Imported late, because --output needs no campaign file.
 
     tables = load_tables(source, results, where)
-    measured_workloads = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
-    options = [name.removeprefix("option_") for name in list_option_columns(tables.cells)]
-    arguments = filters["objectives"], filters["constraints"], filters["workloads"]
-    document = build_recommendation(
-        tables, parse_request(*arguments, [str(name) for name in measured_workloads], options)
-    )
+    document = answer_question(tables, filters["objectives"], filters["constraints"], filters["workloads"])
     if style == "json":
         click.echo(json.dumps(json.loads(document.model_dump_json()), indent=1))
     else:

@@ -15,8 +15,7 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as MplFigure
 
-from campaign.analysis.recommend.advise import build_recommendation
-from campaign.analysis.recommend.objectives import parse_request
+from campaign.analysis.recommend.advise import answer_question
 from campaign.analysis.statistics.comparable_cells import list_option_columns
 from campaign.analysis.tables.io import Tables
 from campaign.analysis.tables.leases import build_leases_table
@@ -187,11 +186,9 @@ class LoadedResults:
             constraint: condition on shapes and their results, such as `devices <= 4`.
             workload: only this workload.
         """
-        tables = self._only.tables
-        options = [name.removeprefix("option_") for name in list_option_columns(tables.cells)]
-        names = [str(name) for name in tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()]
-        objectives, constraints, workloads = ([each] if each else [] for each in (objective, constraint, workload))
-        document = build_recommendation(tables, parse_request(objectives, constraints, workloads, names, options))
+        document = answer_question(
+            self._only.tables, *([text] if text else [] for text in (objective, constraint, workload))
+        )
         return pd.DataFrame(
             [
                 {

@@ -174,7 +174,7 @@ def test_what_an_installed_program_prints_is_read(
 
 
 def test_a_rank_that_is_killed_is_a_problem_and_no_hang(launcher: LocalLauncher, tmp_path: Path) -> None:
-    parent = launcher._fork_server("campaign.workloads.trainer")._process.pid
+    parent = launcher._fork_server("campaign.workloads.trainer", "lease/run")._process.pid
     victim = threading.Thread(target=kill_a_rank, args=(parent, list_children() or set()))
     victim.start()
     started_s = time.monotonic()

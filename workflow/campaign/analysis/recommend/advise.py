@@ -22,6 +22,7 @@ from campaign.analysis.recommend.objectives import (
     PER_PRICE,
     RecommendationObjective,
     RecommendationRequest,
+    parse_request,
 )
 from campaign.analysis.recommend.objectives import THROUGHPUT as BEST
 from campaign.analysis.recommend.unmeasured_shapes import list_unmeasured_shapes
@@ -80,6 +81,19 @@ def build_recommendation(tables: Tables, request: RecommendationRequest) -> Reco
         else (),
         unmeasured=tuple(list_unmeasured_shapes(system, tables.cells, limits)) if system else (),
     )
+
+
+def answer_question(
+    tables: Tables, objectives: Sequence[str], constraints: Sequence[str], workloads: Sequence[str]
+) -> RecommendationDocument:
+    """Answer a request that a person wrote. `parse_request` describes the texts.
+
+    Raises ConfigError if a text is invalid or cannot be applied.
+    """
+    measured_workloads = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
+    options = [name.removeprefix("option_") for name in list_option_columns(tables.cells)]
+    names = [str(name) for name in measured_workloads]
+    return build_recommendation(tables, parse_request(objectives, constraints, workloads, names, options))
 
 
 def _apply_metric(request: RecommendationRequest, metric: Metric) -> RecommendationRequest:
