@@ -113,8 +113,8 @@ def test_sections_come_in_order_with_a_table_of_contents(page: str) -> None:
     reader = read(page)
     sections = [attrs["id"] for tag, attrs in reader.tags if tag == "section"]
     assert sections == [
-        "answer", "answers", "node-spread", "evidence", "apparatus", "composition-times", "compositions", "coverage", "method",
-        "provenance",
+        "answer", "answers", "node-spread", "evidence", "cells", "apparatus", "composition-times", "compositions", "coverage",
+        "method", "provenance",
     ]  # fmt: skip
     contents = page[page.index("<nav") : page.index("</nav>")]
     assert re.findall(r'href="#([^"]+)"', contents) == sections
@@ -137,7 +137,10 @@ def test_the_campaign_file_chooses_and_orders(measured: Tables, drawings: dict) 
 
 def test_the_page_is_one_file_without_request_and_only_links_that_need_its_script_are_hidden(page: str) -> None:
     reader = read(page)
-    assert [attrs for tag, attrs in reader.tags if tag == "script"] == [{}]
+    assert [attrs for tag, attrs in reader.tags if tag == "script"] == [
+        {"type": "application/json", "id": "cells-data"},
+        {},
+    ]
     hidden = [
         (tag, attrs["data-svg" if "data-svg" in attrs else "data-csv"])
         for tag, attrs in reader.tags

@@ -17,11 +17,13 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from campaign.analysis.recommend.document import RecommendationDocument
+from campaign.analysis.statistics.experiment_design import build_campaign_design
 from campaign.analysis.tables import measured_protocol
 from campaign.common import wording
 from campaign.common.errors import RecordError, format_first_error
 from campaign.common.files import load_json, read_text, reject_damaged_document
 from campaign.report import sort_by_page_order
+from campaign.report.cells_table import build_cells_section
 from campaign.report.context_schema import AnalysisVersion, ContextDocument, ExcludedHost, ExclusionRule, PageLayout
 from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE, describe_cell_coverage
 from campaign.report.sections.compositions import build_compositions_section, describe_idle_time
@@ -57,6 +59,7 @@ def render_report_page(
     context_document: Mapping[str, Any],
     drawings: Mapping[str, Mapping[str, Any]],
     recommendation: RecommendationDocument | None = None,
+    reference: pd.DataFrame | None = None,
 ) -> str:
     """Return the report page as HTML.
 
@@ -69,8 +72,9 @@ def render_report_page(
         context_document: context document of the report.
         drawings: document of each figure's JSON file, by figure name, with the picture under `svg`.
         recommendation: recommendation to show, if any.
+        reference: runs of the reference, if any.
     """
-    return render_context(build_context(runs, cells, leases, context_document, drawings, recommendation))
+    return render_context(build_context(runs, cells, leases, context_document, drawings, recommendation, reference))
 
 
 def write_report(out: Path, page: str) -> None:
@@ -133,6 +137,7 @@ def build_context(
     context_document: Mapping[str, Any],
     drawings: Mapping[str, Mapping[str, Any]],
     recommendation: RecommendationDocument | None = None,
+    reference: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
     """Build all texts and numbers for the page template. See `render_report_page` for arguments and errors."""
     try:
@@ -149,7 +154,9 @@ def build_context(
     glance_sections = sorted(answers, key=lambda section: not section["glance"])[:MAX_GLANCES]
     first_sections = [section for section in answers if section in glance_sections]
     advice = build_recommendation_section(recommendation) if recommendation else None
-    coverage_table = build_coverage_table(cells, read_primary_metric(context_document))
+    metric = read_primary_metric(context_document)
+    coverage_table = build_coverage_table(cells, metric)
+    design = build_campaign_design(runs, context_document["campaign"], reference)
     return {
         "campaign": report_context.campaign,
         "system": report_context.system,
@@ -169,6 +176,7 @@ def build_context(
         "answers": answers,
         "open_answers": MAX_OPEN_ANSWERS - bool(advice),
         "evidence": evidence,
+        "all_cells": build_cells_section(cells, metric, report_context.campaign.baseline, design),
         "apparatus": apparatus,
         "coverage": {
             **coverage_table,

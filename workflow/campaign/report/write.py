@@ -163,7 +163,9 @@ def _render_page(tables: Tables, figures: Path, out: Path, scripts: Path = SCRIP
     advice = read_recommendation(figures.parent / "recommendation") or build_recommendation(tables, REPORT_REQUEST)
     write_report(
         out,
-        render_report_page(tables.runs, tables.cells, tables.leases, add_evaluated_claims(tables), drawings, advice),
+        render_report_page(
+            tables.runs, tables.cells, tables.leases, add_evaluated_claims(tables), drawings, advice, tables.reference
+        ),
     )
 
 

@@ -26,7 +26,7 @@ def build_coverage_table(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> di
     """
     if len(cells) > MAX_CELLS_ON_PAGE:
         return _build_grouped_table(cells)
-    cells = cells.assign(flags=_select_specific_flags(cells))
+    cells = cells.assign(flags=select_specific_flags(cells))
     cells = cells.assign(why=[_describe_reasons(row) for row in cells.to_dict("records")])
     is_incomplete = (cells["state"] != "measured") | (cells["n_missing"] > 0)
     listed_cells = cells[is_incomplete | (cells["n_outliers"] > 0)]
@@ -121,7 +121,7 @@ def _describe_reasons(row: Mapping[Any, Any]) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _select_specific_flags(cells: pd.DataFrame) -> list[str]:
+def select_specific_flags(cells: pd.DataFrame) -> list[str]:
     """Select the flags of each cell that not all measured cells share."""
     flags = [text.split(", ") if text else [] for text in cells["flags"]]
     flags_of_run_cells = [
