@@ -48,8 +48,8 @@ def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, s
     log_map = read_map(map_path)
     paths = Results(results, log_map.import_file.name)
     log_survey = survey_logs(directory, log_map, read_earlier_records(paths))
-    # A dry run must already reveal a full file system or a missing set of claims.
-    rehearse_import(log_survey, log_map, paths)
+    # A dry run must already reveal a full file system, and a missing set of claims must leave an earlier import unchanged.
+    rehearse_import(log_survey, log_map, paths, with_records=dry_run)
     campaign_path = None if dry_run else write_import(log_survey, log_map, paths)
     if style == "json":
         echo(

@@ -132,12 +132,14 @@ def survey_logs(directory: Path, import_map: ImportMap, records: Sequence[Record
         raise ConfigError(f"{directory}: {import_map.path} matches no log of a run ({examples})")
     compositions = _number_compositions(entries, earlier_records)
     entries = [_reject_excess_leases(entry, compositions) for entry in entries]
-    placed_entries = _RunAssigner(
-        _build_campaign(import_map, entries, earlier_records), directory, records, compositions
-    ).assign_runs(entries)
-    # A copy adds neither a cell nor a repetition.
-    campaign = _build_campaign(import_map, placed_entries, earlier_records)
-    by_id = {cell.id: cell for cell in expand_matrix(campaign).cells}
+    campaign = _build_campaign(import_map, entries, earlier_records)
+    cells = expand_matrix(campaign).cells
+    placed_entries = _RunAssigner(campaign, cells, directory, records, compositions).assign_runs(entries)
+    if [entry.identity for entry in placed_entries] != [entry.identity for entry in entries]:
+        # A copy adds neither a cell nor a repetition.
+        campaign = _build_campaign(import_map, placed_entries, earlier_records)
+        cells = expand_matrix(campaign).cells
+    by_id = {cell.id: cell for cell in cells}
     final_entries = tuple(
         entry if entry.cell is None else replace(entry, cell=by_id[entry.cell.id]) for entry in placed_entries
     )
@@ -370,12 +372,13 @@ class _RunAssigner:
     def __init__(
         self,
         campaign: Campaign,
+        cells: Iterable[Cell],
         directory: Path,
         records: Sequence[Record],
         compositions: Mapping[tuple[str, str], int],
     ) -> None:
         self.campaign, self.directory, self.compositions = campaign, directory, compositions
-        self.cells = {_make_point(cell.configuration.name, cell): cell for cell in expand_matrix(campaign).cells}
+        self.cells = {_make_point(cell.configuration.name, cell): cell for cell in cells}
         self.log_by_run: dict[tuple[str, int], tuple[str, str]] = {}
         """Key and path of the log by (cell id, run number)."""
         self.valid_logs: dict[str, tuple[str, str, str]] = {}

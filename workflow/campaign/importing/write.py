@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,21 @@ def read_earlier_records(results: Results) -> tuple[Record, ...]:
     return records
 
 
-def rehearse_import(survey: LogSurvey, import_map: ImportMap, results: Results) -> None:
-    """Raise any error that `write_import` would raise, without writing anything permanently."""
+def rehearse_import(survey: LogSurvey, import_map: ImportMap, results: Results, *, with_records: bool = True) -> None:
+    """Raise any error that `write_import` would raise, without writing anything permanently.
+
+    Args:
+        survey: result of the survey.
+        import_map: map of the import.
+        results: results directory of the campaign.
+        with_records: also write the records, which reveals a full file system.
+    """
     existing = next(path for path in (results.directory, *results.directory.resolve().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ConfigError(f"{results.directory}: cannot be written; give another directory with --results")
     with tempfile.TemporaryDirectory(prefix="campaign-import-") as scratch:
-        write_import(survey, import_map, Results(Path(scratch), results.campaign))
+        rehearsed_survey = survey if with_records else replace(survey, entries=())
+        write_import(rehearsed_survey, import_map, Results(Path(scratch), results.campaign))
 
 
 def write_import(survey: LogSurvey, import_map: ImportMap, results: Results) -> Path:
