@@ -82,28 +82,47 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         limits=(hidden_text if hidden_count else "", plot.describe_cut_intervals(paying_rows, _LENGTH)),
-        findings=_describe_lengths(paying_rows, data, label_columns),
+        findings=_describe_lengths(rows, data, label_columns),
         coverage=describe_cell_coverage(data.cells, rows["cell_id"]),
     )
 
 
 def _describe_lengths(rows: pd.DataFrame, data: FigureData, label_columns: list[str]) -> tuple[str, ...]:
-    """Return a sentence per configuration, with the most devices at hand; those with the longest time to compose come first."""
-    sentences = []
+    """Return a sentence per configuration with fabric devices; those with the longest time to compose come first.
+
+    At hand is the configuration with the most devices among those with fewer. All cells count, also those without a gain:
+    otherwise chance would select the cells that gain.
+    """
+    rows = rows[(rows["attach"] != "local") & (rows["against_devices"] < rows["devices"])]
     most_devices = rows.groupby("configuration")["against_devices"].transform("max")
     rows = rows[rows["against_devices"] == most_devices].sort_values("overhead_s", ascending=False, kind="stable")
+    sentences = []
     for pair, group in rows.groupby("pair", sort=False):
         if len(group) == 1:
             row = group.to_dict("records")[0]
-            value, low, high = (float(row[name]) for name in ("break_even_s", "break_even_low_s", "break_even_high_s"))
+            length = tuple(float(row[name]) for name in ("break_even_s", "break_even_low_s", "break_even_high_s"))
             subject = wording.format_axes(row, label_columns)
         else:
-            value, low, high = break_even.compute_average_break_even_s(group, data.leases, data.design)
+            length = break_even.compute_average_break_even_s(group, data.leases, data.design)
             subject = f"mean of {len(group)} cells"
-        bounds = _format_bounds(low, high)
-        interval = f"95 % interval {bounds}" if bounds != wording.NO_VALUE else "no interval: composed once"
-        sentences.append(f"Composing {pair} pays from jobs of {_format_length(value)} on ({interval}; {subject}).")
+        sentences.append(_describe_length(str(pair), *length, subject))
     return tuple(sentences[:_MAX_FINDINGS])
+
+
+def _describe_length(pair: str, value: float, low: float, high: float, subject: str) -> str:
+    """Return a sentence on the job length from which a pair of configurations pays. It is not certain without an upper bound."""
+    if math.isnan(low) or math.isnan(high):
+        if math.isinf(value):
+            return f"Composing {pair} does not pay (composed once, so this is not tested; {subject})."
+        length = wording.format_seconds(value)
+        return f"Composing {pair} pays from jobs of {length} on (composed once, so this is not tested; {subject})."
+    if math.isinf(low):
+        return f"Composing {pair} never pays ({subject})."
+    if math.isinf(high):
+        shortest = wording.format_seconds(low)
+        return f"Composing {pair} may never pay, and does not pay for jobs below {shortest} (95 %; {subject})."
+    bounds = wording.format_range(low, high, wording.format_seconds)
+    return f"Composing {pair} pays from jobs of {wording.format_seconds(value)} on (95 % interval {bounds}; {subject})."
 
 
 def _format_length(seconds: float) -> str:

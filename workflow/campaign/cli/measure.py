@@ -61,10 +61,7 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
 
     try:
         manifest_document = measure_lease.measure_missing_runs(
-            plan,
-            results,
-            report,
-            os.environ.get(INVOCATION_VARIABLE, ""),
+            plan, results, report, os.environ.get(INVOCATION_VARIABLE, "")
         )
         try:
             write_json(out, manifest_document, indent=1)

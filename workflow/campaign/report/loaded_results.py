@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as MplFigure
 
@@ -258,9 +257,9 @@ class LoadedResults:
         return pd.concat(frames, ignore_index=True)
 
     def _draw(self, figure: Figure) -> tuple[Drawing, list[MplFigure]]:
-        """Return a figure of the report, and its picture. The settings of matplotlib stay as the calling program has them."""
+        """Return a figure of the report, and its picture."""
         figures: list[MplFigure] = []
-        with rc_context(), plot.use_medium(replace(plot.PAGE, figures=figures)):
+        with plot.use_medium(replace(plot.PAGE, figures=figures)):
             return figure.draw(build_figure_data(self._only.tables)), figures
 
     def _find_run(self, run: Any) -> tuple[_LoadedCampaign, str, int]:

@@ -131,13 +131,12 @@ def repeat_until_undisturbed(
         launch: function that launches the run once.
         attempts: maximum number of launches, at least 1 (`protocol.attempts`).
     """
-    for attempt in range(1, attempts):
+    for attempt in range(1, attempts + 1):
         step_end, outcome = launch()
-        if not (reason := _find_disturbance(step_end, outcome)):
+        reason = _find_disturbance(step_end, outcome)
+        if not reason or attempt == attempts:
             break
         print(f"{name}: {reason}; the run has no record and is repeated (attempt {attempt} of {attempts})", flush=True)
-    else:
-        attempt, (step_end, outcome) = attempts, launch()
     if attempt > 1:
         step_end = replace(step_end, flags=(*step_end.flags, REPEATED))
     if step_end.disturbance:

@@ -117,6 +117,27 @@ def test_marked_processes_and_their_ended_children_are_own(mark: str, invocation
     assert used_s == pytest.approx(0.6 * share, abs=0.15)
 
 
+def test_snakemake_itself_is_own_as_the_parent_of_processes_with_its_token() -> None:
+    child = f"subprocess.Popen(['sleep', '60'], env={{'{INVOCATION_VARIABLE}': 'token'}})"
+    burn = f"import subprocess, sys\nchild = {child}\nsys.stdin.readline()\n{BURN}\n"
+    code = f"{burn}print('done', flush=True)\nsys.stdin.readline()\nchild.kill()\nchild.wait()"
+    with subprocess.Popen(["sleep", "60"]) as root:
+        probe = OwnProcesses(root.pid, "results/", "token")
+        with subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        ) as parent:
+            assert parent.stdin is not None
+            assert parent.stdout is not None
+            time.sleep(0.5)  # Until its child exists, which is found in the first reading.
+            (before,) = probe.read()
+            parent.stdin.write(b"\n")
+            assert parent.stdout.readline() == b"done\n"
+            (after,) = probe.read()
+            parent.stdin.write(b"\n")
+        root.kill()
+    assert float(after[2]) - float(before[2]) == pytest.approx(0.5, abs=0.15)
+
+
 def test_children_of_the_driver_are_own_without_a_mark() -> None:
     start_s = time.process_time()
     used_s = burn_s(OwnProcesses(os.getpid()), [sys.executable, "-c", IN_A_CHILD])

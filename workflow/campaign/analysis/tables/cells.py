@@ -173,7 +173,7 @@ def _estimate_locations(
 
 
 def _describe_outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.float64]]) -> dict[int, str]:
-    """Describe the outliers of each cell, by its index: its number and distance from the median."""
+    """Describe the outliers of each cell, by the index of the cell: number of the run and distance from the median."""
     descriptions: defaultdict[int, list[str]] = defaultdict(list)
     for place, repetition, rate in zip(runs["place"], runs["repetition"], runs["value"], strict=True):
         median = medians[place]

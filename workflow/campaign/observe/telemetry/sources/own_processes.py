@@ -2,7 +2,7 @@
 
 The processes of a campaign are the driver that measures (with the sampler and all its other descendants), and all processes with
 the mark of the results directory or the token of the same Snakemake in their environment (`campaign.common.processes.marked`), with
-their descendants.
+their descendants. Snakemake itself does not have its token, but starts processes that do.
 """
 
 from __future__ import annotations
@@ -88,15 +88,23 @@ class OwnProcesses:
                     continue
                 if times.parent in self._roots_by_pid:
                     self._roots_by_pid[pid] = self._roots_by_pid[times.parent]
-                elif pid == self.root or self._is_marked(pid):
+                elif pid == self.root or self._has_variable(pid, MARK_VARIABLE, self.mark):
                     self._roots_by_pid[pid] = pid
+                elif self._has_variable(pid, INVOCATION_VARIABLE, self.invocation):
+                    self._roots_by_pid[pid] = times.parent if self._add_snakemake(times.parent) else pid
 
-    def _is_marked(self, pid: int) -> bool:
-        names = {MARK_VARIABLE: self.mark, INVOCATION_VARIABLE: self.invocation}
-        assignments = tuple(f"{name}={value}".encode() for name, value in names.items() if value)
-        return bool(assignments) and any(
-            variable.startswith(assignments) for variable in read_process_words(pid, "environ")
-        )
+    def _add_snakemake(self, pid: int) -> bool:
+        """Add the parent of a process with the token, whose time counts from now on. Return False if there is none any more."""
+        if pid <= 1 or (times := self._read_times(pid)) is None:
+            return False
+        self._roots_by_pid[pid] = pid
+        self._ended_s -= times.cpu_s  # What it used before is not part of any run.
+        return True
+
+    def _has_variable(self, pid: int, name: str, prefix: str) -> bool:
+        """Return whether an environment variable of a process begins with a prefix, which is not empty."""
+        assignment = f"{name}={prefix}".encode()
+        return bool(prefix) and any(variable.startswith(assignment) for variable in read_process_words(pid, "environ"))
 
     def _read_times(self, pid: int) -> ProcessTimes | None:
         """Return the times of a process, or None if it has ended."""
