@@ -94,11 +94,13 @@ class OwnProcesses:
                     self._roots_by_pid[pid] = times.parent if self._add_snakemake(times.parent) else pid
 
     def _add_snakemake(self, pid: int) -> bool:
-        """Add the parent of a process with the token, whose time counts from now on. Return False if there is none any more."""
-        if pid <= 1 or (times := self._read_times(pid)) is None:
+        """Add the parent of a process with the token, in the first reading. Return whether it was added.
+
+        Snakemake runs before any sampler. Later, the time that it and its descendants used so far would seem to be used at once.
+        """
+        if self._previous_pids or pid <= 1 or self._read_times(pid) is None:
             return False
         self._roots_by_pid[pid] = pid
-        self._ended_s -= times.cpu_s  # What it used before is not part of any run.
         return True
 
     def _has_variable(self, pid: int, name: str, prefix: str) -> bool:
