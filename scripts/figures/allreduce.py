@@ -67,8 +67,8 @@ def _format_caption(selected_links: list[SelectedLinks]) -> str:
     """Format the caption, which explains markers, lines and panels."""
     repeats = min(links.document["settings"]["repeats"] for links in selected_links)
     return (
-        "Bus bandwidth by message size per device (fp32). Markers: from the slowest device's median time over at least "
-        f"{repeats} repeats. Lines: the fitted ring model. Each panel has one number of devices."
+        "Bus bandwidth by message size per device (fp32), one panel per number of devices. Markers: from the slowest device's "
+        f"median time over at least {repeats} repeats. Lines: the fitted ring model."
     )
 
 
@@ -114,13 +114,13 @@ def _describe_extremes(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, .
             f"busbw_{size}_gb_per_s", ascending=False, kind="stable"
         )
         ends = select_first_and_last(ranking)
-        words = " and ".join(
-            f"{row['configuration']} reaches {wording.format_number(row[f'busbw_{size}_gb_per_s'])} GB/s"
-            for row in ends
-        )
         names = [str(row["configuration"]) for row in ends]
-        ratio = f", a ratio of {compare_allreduce(links, *names, size)}" if len(ends) == 2 else ""
-        sentences.append(f"On {wording.pluralize(int(ranks), 'device')} at {format_size(size)}, {words}{ratio}.")
+        conditions = f"on {wording.pluralize(int(ranks), 'device')} at {format_size(size)}"
+        if len(ends) == 2:
+            sentences.append(compare_allreduce(links, *names, size, conditions))
+        else:
+            bandwidth = wording.format_number(ends[0][f"busbw_{size}_gb_per_s"])
+            sentences.append(f"{names[0]} reaches {bandwidth} GB/s {conditions}.")
     return tuple(sentences)
 
 

@@ -55,7 +55,7 @@ def draw(data: FigureData) -> Drawing:
     pairs = list(dict.fromkeys(paying_rows["pair"]))
     caption = (
         "Job length on the composition at hand from which composing, running and releasing the faster one takes less time. "
-        f"{describe_marks('mark', paying_rows['n_ok'], paying_rows['method'], 'length')}"
+        f"{describe_marks('mark', paying_rows['n_ok'], paying_rows['method'])}"
     )
     hidden_count = len(rows) - len(paying_rows)
     hidden_text = (

@@ -37,13 +37,12 @@ def draw(data: FigureData) -> Drawing:
     rows = summarize_composition_times(data.leases)
     if rows.empty:
         return nothing("no lease recorded when its composition was ready")
-    leases = int(rows["leases"].sum())
+    leases, ready = int(rows["leases"].sum()), data.leases["compose_s"].notna()
     caption = (
         f"Mean time of each phase over {wording.pluralize(leases, 'lease')}. Each dot is one composition; the line spans the "
-        f"shortest to the longest.{describe_undrawn(len(rows) - _MAX_BARS, 'configuration', 'table')} Leases that never "
-        "became ready are left out."
+        f"shortest to the longest.{describe_undrawn(len(rows) - _MAX_BARS, 'configuration', 'table')}"
+        f"{'' if ready.all() else ' Leases that never became ready are left out.'}"
     )
-    ready = data.leases["compose_s"].notna()
     return plot.build_drawing(
         data,
         rows,

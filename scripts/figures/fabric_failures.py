@@ -10,12 +10,13 @@ from campaign.common import wording
 from campaign.report import columns, plot
 from campaign.report.figure import APPARATUS, Drawing, FigureData, describe_lease_coverage, nothing
 
-TITLE = "Failures of the fabric"
+TITLE = "Fabric failures"
 SECTION = "How often does an operation that composes or releases fail, and how often is it repeated?"
 RESTS_ON = ("fabric",)
 PART = APPARATUS
+WITH = "composition-times"
 PLACE = 193
-METHOD = "intervals of failures per thousand operations are those of Clopper and Pearson, with independent operations"
+METHOD = "intervals of failures of the fabric (Clopper and Pearson) assume independent operations"
 
 _RATE = plot.IntervalColumns("per_thousand", "per_thousand_low", "per_thousand_high")
 UNITS = {"failures": "", **dict.fromkeys((_RATE.value, _RATE.low, _RATE.high), "")}

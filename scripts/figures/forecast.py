@@ -17,10 +17,11 @@ from campaign.report.figure import (
     nothing,
 )
 
-TITLE = "Forecast and actual duration"
+TITLE = "Forecasts of durations"
 SECTION = "How long was each lease expected to take, and how long did it take, from the request to the release?"
 RESTS_ON = ("fabric",)
 PART = APPARATUS
+WITH = "composition-times"
 PLACE = 200
 UNITS = {"runs_expected": "", "uses": ""}
 

@@ -15,12 +15,9 @@ from campaign.report.figure import Drawing, FigureData, describe_lease_coverage,
 from campaign.report.link_selection import SelectedLinks, compare_link_kinds, format_size, select_shown_links
 
 TITLE = "Links between devices"
-SECTION = (
-    "What bandwidth and latency does each pair of devices in a composition have? Rows send, columns receive; one pair is "
-    "measured at a time."
-)
+SECTION = "What bandwidth and latency does each pair of devices in a composition have? Rows send, columns receive."
 RESTS_ON = ("links",)
-METHOD = "the bandwidth of a pair of devices is measured from the send until the receiver confirms arrival, one pair at a time"
+METHOD = "the bandwidth of a pair of devices is measured until the receiver confirms arrival, one pair at a time"
 PLACE = 120
 COUNTERPARTS = {
     "Falcon: Table IV": "bandwidth and latency between local and fabric devices",
@@ -159,8 +156,7 @@ def _describe_link_types(rows: pd.DataFrame, links: Sequence[Mapping[str, Any]])
     for configuration, group in pairs.groupby("configuration", sort=False):
         medians = group.groupby("kind")[_BANDWIDTH].median()
         if {"local", "fabric"} <= set(medians.index):
-            ratio = compare_link_kinds(links, str(configuration), ("local", "fabric"))
-            sentences.append(f"In {configuration}, the ratio of local to fabric bandwidth is {ratio}.")
+            sentences.append(compare_link_kinds(links, str(configuration), ("local", "fabric")))
             break
     spread = pairs[_BANDWIDTH] / pairs.groupby(["configuration", "kind"])[_BANDWIDTH].transform("median")
     slowest = pairs.loc[spread.idxmin()]

@@ -64,6 +64,7 @@ def draw(data: FigureData) -> Drawing:
         f"{panels.format_common_sentence()}"
     )
     hosts = sorted(set(plot.collect_panel_values(panels, "hosts")))
+    overview_rows = _select_overview(rows)
     equal = [*comparable_cells.PANEL_COLUMNS, *comparable_cells.list_option_columns(data.cells), "batch", "ranks"]
     return plot.build_drawing(
         data,
@@ -91,7 +92,8 @@ def draw(data: FigureData) -> Drawing:
             **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
-        glance=lambda: _draw_overview(rows),
+        glance=lambda: _draw_overview(overview_rows),
+        headline=_describe_overview(overview_rows, data.design, data.metric.performance_name),
         limits=(*panels.list_limits(), plot.describe_cut_intervals(rows, plot.RATE)),
         findings=_describe_drops(rows, panel_columns, sources, data.design, data.metric.performance_name),
         coverage=describe_cell_coverage(comparable_cells.select_varied_cells(data.cells, equal, "hosts")),
@@ -106,20 +108,39 @@ def _format_host_explanation(row: Any) -> str:
     return str(row["hosts_explain"]) if row["p"] == row["p"] else ""
 
 
-def _draw_overview(rows: pd.DataFrame) -> str:
-    """Draw the overview of drops on more hosts, for the largest number of devices of each workload. Return SVG."""
+def _select_overview(rows: pd.DataFrame) -> pd.DataFrame:
+    """Select the drops on more hosts for the largest number of devices of each workload."""
     drops = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
-    largest_drops = drops[drops["ranks"] == drops.groupby("workload")["ranks"].transform("max")]
-    largest_drops = largest_drops.drop_duplicates(["workload", "hosts"])
+    drops = drops[drops["ranks"] == drops.groupby("workload")["ranks"].transform("max")]
+    return drops.drop_duplicates(["workload", "hosts"]).head(plot.MAX_GLANCE_ROWS)
+
+
+def _describe_overview(drops: pd.DataFrame, design: Design, measure: str) -> str:
+    """Return a sentence on the drops of the overview."""
+    if drops.empty:
+        return ""
+    return verdict.summarize_shown_cells(
+        drops,
+        design,
+        ["workload", "hosts"],
+        f"Spreading the same devices over more hosts lowers {measure} by {{}}",
+        f"drop of {measure} on more hosts",
+        lambda ratio: 100 * (1 - ratio),
+        wording.format_percent,
+    )
+
+
+def _draw_overview(drops: pd.DataFrame) -> str:
+    """Draw the overview of drops on more hosts. Return SVG."""
     dots = [
         (
             f"{row['workload']}, {wording.format_axis_value('hosts', row['hosts'])}",
             *(row[name] for name in _DROP_COLUMNS),
         )
-        for row in largest_drops.to_dict("records")
+        for row in drops.to_dict("records")
     ]
     return plot.draw_glance_dots(
-        dots, f"drop from {wording.format_axis_value('hosts', largest_drops['against_hosts'].min())} (%)", 0.0
+        dots, f"drop from {wording.format_axis_value('hosts', drops['against_hosts'].min())} (%)", 0.0
     )
 
 

@@ -12,10 +12,11 @@ from campaign.common import wording
 from campaign.report import columns, plot
 from campaign.report.figure import APPARATUS, Drawing, FigureData, describe_lease_coverage, nothing
 
-TITLE = "Operations of the fabric"
+TITLE = "Fabric operations"
 SECTION = "How long does the fabric take to attach and to detach a device, and how much does that vary?"
 RESTS_ON = ("fabric",)
 PART = APPARATUS
+WITH = "composition-times"
 PLACE = 191
 
 _NAMES = {
@@ -40,10 +41,7 @@ def draw(data: FigureData) -> Drawing:
     source = (
         f" Grey: recorded elsewhere ({recorded_times['source']})." if rows["recorded_median_s"].notna().any() else ""
     )
-    caption = (
-        "Each dot is one operation; the line spans the 5th to 95th percentile, and the tick is the median. The rest of composing "
-        f"is the time outside these operations.{source}"
-    )
+    caption = f"Each dot is one operation; lines span the 5th to 95th percentile, ticks are medians.{source}"
     return plot.build_drawing(
         data,
         rows,
@@ -74,16 +72,16 @@ def _format_operation(row: Mapping[Any, Any]) -> str:
 
 
 def _describe_device_operations(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return a sentence with the median time to attach and to detach a device."""
-    phrases = []
+    """Return the median times to attach and to detach a device, as sentences in one text."""
+    sentences = []
     for row in rows[rows["operation"].isin(["attach", "detach"])].to_dict("records"):
         kind = "device" if row["device"] in ("", "gpu") else row["device"]
         spread = wording.format_range(row["low_s"], row["high_s"], wording.format_seconds)
-        phrases.append(
-            f"{row['operation']}ing a {kind} took {wording.format_seconds(row['median_s'])} (median; 5 to 95 %: {spread})"
+        sentences.append(
+            f"{row['operation'].capitalize()}ing a {kind} takes {wording.format_seconds(row['median_s'])} (median; 5 to 95 %: "
+            f"{spread})."
         )
-    words = ", ".join(phrases)
-    return (f"{words[0].upper()}{words[1:]}.",) if phrases else ()
+    return (" ".join(sentences),) if sentences else ()
 
 
 def _draw_operations(rows: pd.DataFrame, operations: pd.DataFrame) -> str:

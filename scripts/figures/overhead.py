@@ -19,7 +19,7 @@ from campaign.report.figure import (
 )
 
 TITLE = "Local, hybrid and fabric"
-SECTION = "How much more time does the same work take with devices or storage attached through the fabric? Below zero is faster."
+SECTION = "How much more time does the same work take with devices or storage attached through the fabric?"
 RESTS_ON = ("links",)
 PART = ANSWERS
 PLACE = 90
@@ -63,12 +63,13 @@ def draw(data: FigureData) -> Drawing:
         if unpaired_count
         else ""
     )
-    marks = describe_marks("point", paired_rows["n_ok"], paired_rows["method"], "overhead")
+    marks = describe_marks("point", paired_rows["n_ok"], paired_rows["method"])
     caption = (
         f"Additional time compared with the attachment of {data.baseline}. {marks} "
-        f"Zero: as fast as the baseline.{panels.format_common_sentence()}"
+        f"Below zero: faster.{panels.format_common_sentence()}"
     )
     label_columns = ["workload", *_list_row_columns(paired_rows), *panel_columns]
+    overview_rows = _select_overview(paired_rows)
     return plot.build_drawing(
         data,
         paired_rows,
@@ -84,7 +85,8 @@ def draw(data: FigureData) -> Drawing:
             **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
-        glance=lambda: _draw_overview(paired_rows),
+        glance=lambda: _draw_overview(overview_rows),
+        headline=_describe_overview(overview_rows, data.design),
         limits=(*panels.list_limits(), unpaired_text, plot.describe_cut_intervals(paired_rows, _OVERHEAD)),
         findings=_describe_overheads(paired_rows, panel_columns, data.design),
         coverage=describe_cell_coverage(rows, paired_rows.loc[paired_rows["overhead_pct"].notna(), "cell_id"]),
@@ -96,12 +98,31 @@ def _list_row_columns(rows: pd.DataFrame) -> list[str]:
     return [column for column in ["batch"] if rows[column].nunique() > 1]
 
 
+def _select_overview(rows: pd.DataFrame) -> pd.DataFrame:
+    """Select the first overhead of each workload and kind of attachment."""
+    known_rows = rows[rows["overhead_pct"].notna()]
+    return known_rows.drop_duplicates(["treatment", "workload"]).head(plot.MAX_GLANCE_ROWS)
+
+
+def _describe_overview(rows: pd.DataFrame, design: Design) -> str:
+    """Return a sentence on the overheads of the overview."""
+    names = wording.shorten_names(rows["treatment"].unique())
+    return verdict.summarize_shown_cells(
+        rows,
+        design,
+        ["workload", "treatment"],
+        f"{'This attachment takes' if len(rows) == 1 else 'Other attachments take'} {{}} more time than that of the baseline",
+        f"overhead of {names}",
+        lambda ratio: 100 * (1 / ratio - 1),
+        wording.format_percent,
+    )
+
+
 def _draw_overview(rows: pd.DataFrame) -> str:
     """Draw the overview of overheads, one dot per workload and kind of attachment. Return SVG."""
-    first = rows[rows["overhead_pct"].notna()].drop_duplicates(["treatment", "workload"])
     dots = [
         (f"{row['workload']}, {row['treatment']}", row["overhead_pct"], row["overhead_low"], row["overhead_high"])
-        for row in first.to_dict("records")
+        for row in rows.to_dict("records")
     ]
     return plot.draw_glance_dots(dots, "overhead (% of baseline time)", 0.0)
 

@@ -64,7 +64,7 @@ def draw(data: FigureData) -> Drawing:
     )
     thinning_text = "Only some of the many cells are drawn." if is_thinned else ""
     caption = (
-        f"{describe_marks('mark', rows['n_ok'], rows['method'], 'overhead')} The line is fitted to the mean of each workload; "
+        f"{describe_marks('mark', rows['n_ok'], rows['method'])} The line is fitted to the mean of each workload; "
         f"r: Pearson's correlation.{panels.format_common_sentence()}"
     )
     options = [name for name in comparable_cells.list_option_columns(rows) if name not in panel_columns]

@@ -225,14 +225,13 @@ def _describe_fronts(rows: pd.DataFrame, panel_columns: list[str], label_columns
         front = group[group["front"] > 0].sort_values("front")
         first, last = front.iloc[0], front.iloc[-1]
         unit = str(first["cost_unit"]).partition(" ")[0]
-        words = [
-            f"{wording.format_axes(row, label_columns)} ({wording.format_rate(row['mean'])} "
-            f"samples/s, {wording.format_number(row['cost'])} {unit} per 1 M samples)"
-            for row in (first, last)
-        ]
+        names = [wording.format_axes(row, label_columns) for row in (first, last)]
+        cost, rate = f"{wording.format_number(first['cost'])} {unit} per 1 M samples", wording.format_rate(last["mean"])
         subject = wording.format_axes(first, panel_columns[1:])
-        single_text = f"{words[0]} is the fastest and the cheapest cell"
-        ends_text = f"{words[0]} is the cheapest and {words[1]} the fastest of {len(front):,} cells on the Pareto front"
+        single_text = f"{names[0]} is the cheapest ({cost}) and the fastest cell ({rate} samples/s) for {subject}"
+        ends_text = (
+            f"{names[0]} is the cheapest ({cost}) and {names[1]} the fastest cell ({rate} samples/s) for {subject}"
+        )
         close = int((group["near"] & (group["front"] == 0)).sum())
         noise = f"; {wording.pluralize(close, 'further cell')} may be on the front" if close else ""
         noise += (
@@ -240,7 +239,7 @@ def _describe_fronts(rows: pd.DataFrame, panel_columns: list[str], label_columns
             if group["interval_method"].isin(_UNTESTED_METHODS).all()
             else ""
         )
-        sentences.append(f"For {subject}, {single_text if len(front) == 1 else ends_text}{noise}.")
+        sentences.append(f"{single_text if len(front) == 1 else ends_text}{noise}.")
     return tuple(sentences[: plot.MAX_PANELS])
 
 

@@ -63,6 +63,7 @@ def draw(data: FigureData) -> Drawing:
         limits=(*panels.list_limits(), plot.describe_cut_intervals(rows, plot.RATE)),
         findings=_describe_variation(rows, panel_columns, data.design, data.metric.performance_name),
         coverage=describe_cell_coverage(_select_planned(data.cells)),
+        minor=not verdict.has_significant_difference(rows),
     )
 
 

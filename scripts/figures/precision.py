@@ -21,7 +21,7 @@ from campaign.report.figure import (
 
 TITLE = "Precision"
 SECTION = "What do shorter number formats gain, and what do they make possible?"
-RESTS_ON = ("devices",)
+RESTS_ON = ("devices", "precision")
 PART = ANSWERS
 PLACE = 60
 COUNTERPARTS = {
@@ -39,6 +39,7 @@ def draw(data: FigureData) -> Drawing:
     panels = plot.split_into_panels(_order_panels(rows, panel_columns, data.baseline), panel_columns, series=("batch",))
     order_text = "Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
     reference = rows["reference"].iloc[0]
+    overview_rows = _select_overview(rows)
     caption = (
         f"{data.metric.label.capitalize()} by batch and precision. "
         f"{describe_marks('bar', rows['n_ok'], rows['interval_method'])} Above a bar: "
@@ -65,7 +66,8 @@ def draw(data: FigureData) -> Drawing:
             **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
-        glance=lambda: _draw_overview(rows),
+        glance=lambda: _draw_overview(overview_rows, reference),
+        headline=_describe_overview(overview_rows, data.design, data.metric.performance_name, reference),
         limits=(*panels.list_limits(), order_text, plot.describe_cut_intervals(rows, plot.RATE)),
         findings=_describe_speedups(rows, panel_columns, data.design, data.metric.performance_name),
         coverage=describe_cell_coverage(comparable_cells.select_varied_cells(data.cells, equal, "precision")),
@@ -91,15 +93,37 @@ def _order_panels(rows: pd.DataFrame, panel_columns: list[str], baseline: str) -
     return order.sort_values(["_other", "_devices"], kind="stable").drop(columns=["_other", "_devices"])
 
 
-def _draw_overview(rows: pd.DataFrame) -> str:
-    """Draw the overview of speed-ups, one dot per workload and precision on the fewest devices. Return SVG."""
+def _select_overview(rows: pd.DataFrame) -> pd.DataFrame:
+    """Select the speed-up on the fewest devices of each workload and precision."""
     compared_rows = rows[rows["ratio"].notna() & (rows["precision"] != rows["reference"])]
-    first = compared_rows.sort_values(["ranks", "hosts"], kind="stable").drop_duplicates(["workload", "precision"])
+    sorted_rows = compared_rows.sort_values(["ranks", "hosts"], kind="stable")
+    return sorted_rows.drop_duplicates(["workload", "precision"]).head(plot.MAX_GLANCE_ROWS)
+
+
+def _describe_overview(rows: pd.DataFrame, design: Design, measure: str, reference: str) -> str:
+    """Return a sentence on the speed-ups of the overview."""
+    if rows.empty:
+        return ""
+    names = ", ".join(rows["precision"].unique())
+    return verdict.summarize_shown_cells(
+        rows,
+        design,
+        ["workload", "precision", "ranks"],
+        f"{names} reaches {{}} the {measure} of {reference}",
+        f"difference between {names} and {reference}",
+    )
+
+
+def _draw_overview(rows: pd.DataFrame, reference: str) -> str:
+    """Draw the overview of speed-ups, one dot per workload and precision. Return SVG."""
     dots = [
-        (f"{row['workload']}, {row['precision']}", row["ratio"], row["ratio_low"], row["ratio_high"])
-        for row in first.to_dict("records")
+        (
+            f"{row['workload']}, {row['precision']}, {wording.format_axis_value('ranks', row['ranks'])}",
+            *(row[name] for name in ("ratio", "ratio_low", "ratio_high")),
+        )
+        for row in rows.to_dict("records")
     ]
-    return plot.draw_glance_dots(dots, f"speed-up over {rows['reference'].iloc[0]}", 1.0)
+    return plot.draw_glance_dots(dots, f"speed-up over {reference}", 1.0)
 
 
 def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Design, measure: str) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ def draw(data: FigureData) -> Drawing:
     panels = plot.split_into_panels(rows, ["workload", *comparable_cells.list_option_columns(rows)])
     caption = (
         "Efficiency relative to one device, by the ratio of all-reduce time to computing time. "
-        f"{describe_marks('point', rows['n_ok'], rows['method'], 'efficiency')} "
+        f"{describe_marks('point', rows['n_ok'], rows['method'])} "
         f"Solid: complete overlap; dashed: no overlap.{panels.format_common_sentence()}"
     )
     label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.list_option_columns(rows)]
@@ -61,7 +61,9 @@ def draw(data: FigureData) -> Drawing:
         caption=caption,
         limits=panels.list_limits(),
         findings=_describe_link_bounds(rows),
-        coverage=describe_cell_coverage(data.cells, rows["cell_id"]),
+        coverage=describe_cell_coverage(
+            data.cells, rows["cell_id"], "no all-reduce was measured, or only one device was used"
+        ),
     )
 
 

@@ -24,15 +24,14 @@ from campaign.spec.metric import Metric
 
 TITLE = "Scaling"
 SECTION = (
-    "How does performance scale with devices at a constant batch per device (weak scaling)? Speed-up and "
-    "efficiency are relative to the fewest devices measured."
+    "How does performance scale with devices? The batch per device is constant (weak scaling). Efficiency is relative to the "
+    "fewest devices measured."
 )
 RESTS_ON = ("devices",)
 PART = ANSWERS
 METHOD = (
-    "the model of a scaling line is the one with the smallest AICc among Amdahl, Gustafson and latency-bandwidth, if its points "
-    f"fit (F test, 5 %) within {MAX_RESIDUAL_PCT:.0f} %; a dip is a point more than {MIN_DIP_PCT:.0f} % below both neighbours (in "
-    "1/n; one-sided t test, Holm, 5 %)"
+    "a scaling line follows the model (Amdahl, Gustafson, latency-bandwidth) with the smallest AICc, if it fits within "
+    f"{MAX_RESIDUAL_PCT:.0f} % (F test); a dip is more than {MIN_DIP_PCT:.0f} % below both neighbours (in 1/n; t test, Holm)"
 )
 PLACE = 10
 UNITS = {"dip_low": "pct", "dip_high": "pct", "efficiency_low": "pct", "efficiency_high": "pct"}
@@ -69,6 +68,7 @@ def draw(data: FigureData) -> Drawing:
     if data.metric.scaling != "total_rate":
         rows = scaling_curves.add_empty_model_columns(rows)
     panels = plot.split_into_panels(_select_panels_with_runs(rows, panel_columns), panel_columns, series=("batch",))
+    overview_lines = _select_overview(rows)
     scales, name = data.metric.has_efficiency, data.metric.label.capitalize()
     cut_text = plot.describe_cut_intervals(rows, plot.RATE) or (
         plot.describe_cut_intervals(_drop_references(rows), _EFFICIENCY) if scales else ""
@@ -100,7 +100,8 @@ def draw(data: FigureData) -> Drawing:
             **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
-        glance=lambda: _draw_overview(rows, data.metric),
+        glance=lambda: _draw_overview(overview_lines, data.metric),
+        headline=_describe_overview(overview_lines, data.metric),
         limits=(*panels.list_limits(), cut_text),
         findings=_describe_scaling(rows, panel_columns, data.design, data.metric),
         coverage=describe_cell_coverage(rows),
@@ -114,15 +115,45 @@ def _explain_missing_ideal(metric: Metric) -> str:
     return f" There is no ideal line, because the `scaling` of {metric.label} is not declared."
 
 
-def _draw_overview(rows: pd.DataFrame, metric: Metric) -> str:
-    """Draw the overview of speed-ups by devices, with the line of each workload that has the most points. Return SVG."""
+def _select_overview(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """Select the line of each workload that has the most points, as rows by number of devices."""
     compact_rows = rows[rows["compact"] & rows["ratio"].notna()]
-    lines = []
-    for workload, workload_rows in compact_rows.groupby("workload", sort=False):
-        line = max((group for _, group in workload_rows.groupby(["precision", "batch"], sort=False)), key=len)
-        lines.append((str(workload), line["ranks"].tolist(), line["ratio"].tolist()))
+    lines = [
+        max((line for _, line in workload_rows.groupby(["precision", "batch"], sort=False)), key=len)
+        for _, workload_rows in compact_rows.groupby("workload", sort=False)
+    ]
+    return [line.sort_values("ranks", kind="stable") for line in lines[: plot.MAX_GLANCE_ROWS]]
+
+
+def _describe_overview(lines: list[pd.DataFrame], metric: Metric) -> str:
+    """Return a sentence on the last point of each line of the overview."""
+    ends: list[Any] = [line.iloc[-1] for line in lines if line["ranks"].iloc[-1] > line["against_ranks"].iloc[-1]]
+    if not ends:
+        return ""
+    last = pd.DataFrame(ends)
+    if len(last) == 1:
+        return _describe_speedup(ends[0], ["workload"], metric)
+    counts = [last[name].unique() for name in ("ranks", "against_ranks")]
+    names = [
+        wording.format_axis_value("ranks", numbers[0]) if len(numbers) == 1 else default
+        for numbers, default in zip(counts, ("The most devices of each line", "the fewest"), strict=True)
+    ]
+    labels = select_distinguishing_columns(last, ["workload", "precision", "batch"])
+    return f"{names[0]} reach {verdict.format_estimate_range(last, labels)} the {metric.total_performance_name} of {names[1]}."
+
+
+def _draw_overview(lines: list[pd.DataFrame], metric: Metric) -> str:
+    """Draw the overview of speed-ups by devices. Return SVG."""
+    labels = (
+        ["workload"]
+        if len(lines) == 1
+        else select_distinguishing_columns(pd.concat(lines), ["workload", "precision", "batch"])
+    )
     return plot.draw_glance_lines(
-        lines, "devices in use", "speed-up" if metric.has_efficiency else "ratio", draw_ideal=metric.has_efficiency
+        [(wording.format_axes(line.iloc[0], labels), line["ranks"].tolist(), line["ratio"].tolist()) for line in lines],
+        "devices in use",
+        "speed-up" if metric.has_efficiency else "ratio",
+        draw_ideal=metric.has_efficiency,
     )
 
 
@@ -209,7 +240,7 @@ def _describe_efficiencies(last: pd.DataFrame, label_columns: list[str], design:
     effect = verdict.summarize_range(
         efficiencies, design, effect_columns, lambda ratio: 100 * ratio, wording.format_percent
     )
-    return f"With the most devices of each line, efficiency is {effect}."
+    return f"Efficiency with the most devices of each line is {effect}."
 
 
 def _describe_fits(rows: pd.DataFrame) -> Iterable[str]:
@@ -237,7 +268,7 @@ def _describe_fits(rows: pd.DataFrame) -> Iterable[str]:
         yield "No model fits the points of the line; the table has the nearest one."
     else:
         row: Any = lines.to_dict("records")[0]
-        yield f"The best-fitting model is {scaling_curves.describe_fit(row)}."
+        yield scaling_curves.describe_fit(row)
 
 
 def _describe_dips(rows: pd.DataFrame, label_columns: list[str]) -> Iterable[str]:

@@ -17,8 +17,9 @@ from campaign.report.figure import (
 )
 
 TITLE = "Software stack"
-SECTION = "Which software and hardware did the runs use? Differences between hosts are listed."
+SECTION = "Which software and hardware did the runs use?"
 PART = APPARATUS
+WITH = "workload-characteristics"
 PLACE = 220
 COUNTERPARTS = {
     "Falcon: Table I": "software stack",
@@ -59,17 +60,14 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no record lists its software")
     page = rows[rows["telling"]]
     left_out = len(rows) - len(page)
-    hosts = _list_hosts(rows)
-    source_text = f"Detected on {wording.pluralize(len(hosts), 'host')} during the measurement." if hosts else ""
     import_text = "Imported runs: as stated in the import map." if (rows["where"] == _IMPORT_PLACE).any() else ""
-    caption = (
-        f"{' '.join(filter(None, (source_text, import_text)))} Unknown versions are left out."
-        f"{describe_undrawn(left_out, 'package', 'data')}"
-    ).strip()
+    caption = (f"{import_text} Unknown versions are left out.{describe_undrawn(left_out, 'package', 'data')}").strip()
     environments = (data.context.get("environments") or {}).values()
     host_names = [
         document["host"] for document in environments if document.get("host") and "imported_by" not in document
     ]
+    # Hosts that are emulated on one machine have its software.
+    has_known_hosts = data.runs["host_names"].str.split(", ").explode().isin(host_names).any()
     return plot.build_drawing(
         data,
         page,
@@ -84,7 +82,9 @@ def draw(data: FigureData) -> Drawing:
         data=rows,
         caption=caption,
         findings=_describe_differences(rows),
-        coverage=describe_host_coverage(data.runs, host_names, "reported their software"),
+        coverage=describe_host_coverage(
+            data.runs if has_known_hosts else data.runs.iloc[:0], host_names, "reported their software"
+        ),
     )
 
 
@@ -235,7 +235,7 @@ def _describe_differences(rows: pd.DataFrame) -> tuple[str, ...]:
     if len(host_rows) and not sentences:
         hosts = _list_hosts(rows)
         sentences.append(
-            f"Host {hosts[0]} reported its software."
+            f"The software is that of host {hosts[0]}."
             if len(hosts) == 1
             else f"Software and hardware are the same on {', '.join(hosts)}."
         )

@@ -47,7 +47,7 @@ def draw(data: FigureData) -> Drawing:
     )
     caption = (
         "Speed-up over the smallest number of devices at the same batch. "
-        f"{describe_marks('point', rows['n_ok'], rows['method'], 'speed-up')} Dotted: ideal.{panels.format_common_sentence()}"
+        f"{describe_marks('point', rows['n_ok'], rows['method'])} Dotted: ideal.{panels.format_common_sentence()}"
     )
     series = comparable_cells.compare_device_counts(data.cells, data.design, data.metric)
     return plot.build_drawing(
@@ -69,6 +69,7 @@ def draw(data: FigureData) -> Drawing:
         coverage=describe_cell_coverage(
             comparable_cells.select_varied_cells(series[series["compact"]], [*panel_columns, "ranks"], "batch")
         ),
+        minor=not verdict.has_significant_difference(effects),
     )
 
 

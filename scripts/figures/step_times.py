@@ -21,8 +21,7 @@ from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, 
 TITLE = "Step times"
 SECTION = "How are the times of single steps distributed, and was the measured window steady?"
 METHOD = (
-    "percentiles of step times use all measured steps; their intervals (Woodruff) are over compositions, or over the runs of a "
-    "single composition"
+    "intervals of percentiles of step times (Woodruff) are over compositions, or over the runs of a single composition"
 )
 PLACE = 45
 UNITS = {"tail": ""}
@@ -179,7 +178,7 @@ def _describe_longest_tail(rows: pd.DataFrame) -> str:
         else f" No measured window has a trend of {MIN_TREND_PCT:g} % or more."
     )
     return (
-        f"In the longest tail, the 99th percentile is {wording.format_ratio(row['tail'])} the median "
+        f"The 99th percentile of step times is at most {wording.format_ratio(row['tail'])} the median "
         f"({_describe_cell(row, rows)}).{steady}"
     )
 

@@ -11,9 +11,10 @@ from campaign.report import bars, columns, plot
 from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, describe_undrawn, nothing
 from campaign.spec.run_numbers import format_run_number
 
-TITLE = "Over the time of a run"
-SECTION = "What happens during a run? One run of each cell is shown, from its start."
+TITLE = "Time series"
+SECTION = "What happens during a run?"
 METHOD = "each point of a time series is the mean over 1 % of the run, so shorter peaks are not visible"
+WITH = "utilisation"
 PLACE = 160
 UNITS = {"parts": ""}
 COUNTERPARTS = {
@@ -61,7 +62,7 @@ def draw(data: FigureData) -> Drawing:
     hidden_count = rows["cell_id"].nunique() - drawn_rows["cell_id"].nunique()
     hidden_text = describe_undrawn(hidden_count, "cell", "data")
     caption = (
-        f"The first valid run of each cell. Lines are means over devices or hosts; bands span their range. Drawn: "
+        f"The first valid run of each cell, from its start. Lines are means over devices or hosts; bands span their range. Drawn: "
         f"{'; '.join(workload_texts)}.{panels.format_common_sentence()}"
     )
     value_columns = {"Mean over the run": "mean", "Minimum": "least", "Maximum": "most"}

@@ -13,7 +13,8 @@ from campaign.report.figure import Drawing, FigureData, nothing
 TITLE = "Transfer rates"
 SECTION = "How much data do the links transfer during the measured time, according to their counters?"
 RESTS_ON = ("links",)
-PLACE = 110
+WITH = "utilisation"
+PLACE = 155
 COUNTERPARTS = {
     "Falcon: Fig. 12": "PCIe traffic of fabric GPUs, both directions together",
 }
@@ -73,7 +74,12 @@ def _describe_traffic_ratio(rows: pd.DataFrame, design: Design) -> tuple[str, ..
         return ()
     highest, lowest = group.loc[group["mean"].idxmax()], group.loc[group["mean"].idxmin()]
     comparison = comparisons.compute_ratios(pd.Series([highest["cell_id"]]), pd.Series([lowest["cell_id"]]), design)
-    ratio = verdict.describe_extreme_ratio(comparison, len(group))
+    names = highest["workload"], lowest["workload"]
     return (
-        f"On {busiest}, the ratio of the PCIe traffic of {highest['workload']} to that of {lowest['workload']} is {ratio}.",
+        verdict.describe_extreme_ratio(
+            comparison,
+            len(group),
+            f"{names[0]} has {{}} the PCIe traffic of {names[1]} on {busiest}",
+            f"difference of PCIe traffic between {names[0]} and {names[1]} on {busiest}",
+        ),
     )

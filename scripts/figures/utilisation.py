@@ -5,9 +5,7 @@ from campaign.report.bars import Quantity
 from campaign.report.figure import Drawing, FigureData, nothing
 
 TITLE = "Utilisation"
-SECTION = (
-    "How busy were devices and hosts? A device counts as busy while any program runs on it, even one that only waits."
-)
+SECTION = "How busy were devices and hosts?"
 RESTS_ON = ("devices",)
 PLACE = 150
 COUNTERPARTS = {
@@ -28,6 +26,7 @@ QUANTITIES = (
     Quantity("host_memory_used_peak_mib", "peak host memory", "GiB", 1024.0),
 )
 _DESCRIPTION = "Values are per device or per host, over the measured time."
+_REMARK = "A device counts as busy while any program runs on it, even one that only waits."
 
 
 def draw(data: FigureData) -> Drawing:
@@ -35,4 +34,5 @@ def draw(data: FigureData) -> Drawing:
     rows = bars.summarize_by_cell(data, QUANTITIES)
     if rows.empty:
         return nothing("no run was long enough to be sampled")
-    return bars.build_bar_drawing(data, rows, _DESCRIPTION)
+    remark = _REMARK if QUANTITIES[0].label in set(rows["quantity"]) else ""
+    return bars.build_bar_drawing(data, rows, _DESCRIPTION, remark)

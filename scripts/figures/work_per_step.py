@@ -9,6 +9,7 @@ from campaign.common import wording
 from campaign.report import bars, columns, plot
 from campaign.report.bars import BarGroups, Bars, group_bars
 from campaign.report.figure import (
+    APPARATUS,
     Drawing,
     FigureData,
     describe_cell_coverage,
@@ -21,7 +22,9 @@ TITLE = "Work and bytes of a step"
 SECTION = "How much does a step compute and communicate, and which share of its peak does a device reach?"
 RESTS_ON = ("devices",)
 METHOD = "the arithmetic of a step is counted exactly for the forward pass, and training counts three times as much"
-PLACE = 140
+PART = APPARATUS
+WITH = "workload-characteristics"
+PLACE = 215
 UNITS = {"parameters": ""}
 
 # Counted by the workload, equal for all runs of a cell.

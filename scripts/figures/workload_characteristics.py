@@ -21,7 +21,7 @@ from campaign.report.figure import (
 from campaign.workloads.trainer.model_catalog import MODELS, find_model_info
 
 TITLE = "Workloads"
-SECTION = "Which workloads were measured? What an external program does not report is blank."
+SECTION = "Which workloads were measured?"
 PART = APPARATUS
 PLACE = 210
 UNITS = {"parameters": ""}
@@ -66,10 +66,8 @@ def draw(data: FigureData) -> Drawing:
     rows = _tabulate_workloads(data)
     if rows.empty or not rows[[*_NUMBER_COLUMNS, "domain", "description"]].replace("", None).notna().any(axis=None):
         return nothing("only the names of the planned workloads are known")
-    caption = (
-        "Parameters, arithmetic and bytes are exact counts. GFLOP per MB: a device's arithmetic per all-reduced MB at the largest "
-        "batch. Layers are counted as by the authors of the model."
-    )
+    blank_note = " What an external program does not report is blank." if rows[_NUMBER_COLUMNS[0]].isna().any() else ""
+    caption = f"GFLOP per MB: a device's arithmetic per all-reduced MB at the largest batch.{blank_note}"
     return plot.build_drawing(
         data,
         rows,

@@ -266,7 +266,7 @@ def test_a_mix_of_single_runs_has_no_interval_and_its_ties_are_not_known() -> No
     said = build_recommendation_section(single)
     summary = said["objectives"][0]["summary"]
     assert summary.endswith("; ties unknown: one composition each.")
-    assert summary.startswith(("for big, ", "for small, "))
+    assert re.search(r" reaches .* for (big|small), ", summary)
 
 
 def test_a_batch_that_ran_out_of_memory_is_not_recommended() -> None:
@@ -385,10 +385,26 @@ def test_a_section_of_the_report_says_what_to_build_and_names_what_nobody_measur
     assert re.findall(r'<section id="([^"]+)"', page)[:3] == ["answer", "answers", "recommendations"]
     section = page[page.index('<section id="recommendations"') :].partition("</section>")[0]
     assert "local-4, batch 32" in section
-    assert "measured, 4 runs on 2 compositions" in section
+    assert " was measured in 4 runs on 2 compositions." in section
     assert ", ".join(given.unmeasured) in section
-    (summary,) = re.findall(r'<a href="#recommendations">What to build</a>: (for big, [^<]*)</li>', page)
+    (summary,) = re.findall(r'<a href="#recommendations">What to build</a>: ([^<]* for big, [^<]*)</li>', page)
     assert "; ties not known" not in summary
+
+
+def test_all_answers_are_on_the_page_with_the_unit_once(written: Path) -> None:
+    document = read_recommendation(written / "recommendation")
+    answers = [answer.model_copy(update={"about": f"w{n}"}) for answer in document.answers for n in range(9)]
+    section = build_recommendation_section(document.model_copy(update={"answers": answers}))
+    shown = [answer["about"] for objective in section["objectives"] for answer in objective["answers"]]
+    assert shown == [answer.about for answer in answers]
+    assert section["left_out"] == 0
+    assert [objective["unit"] for objective in section["objectives"]] == [
+        "samples/s",
+        "samples per device-hour",
+        "device-hours per million samples",
+    ]
+    results = [row[1] for each in section["objectives"] for answer in each["answers"] for row in answer["rows"]]
+    assert all(re.fullmatch(r"[\d,.]+ \([\d,.]+ to [\d,.]+\)", result) for result in results), results
 
 
 def test_what_may_be_as_good_stands_below_with_its_interval_on_one_scale(written: Path) -> None:
@@ -404,7 +420,8 @@ def test_what_may_be_as_good_stands_below_with_its_interval_on_one_scale(written
     )
     ((_, below),) = (each["rows"] for each in said["objectives"][0]["answers"])
     assert below[0].startswith("or other, ")
-    assert below[2].endswith("; 2 more may be as good")
+    assert below[2] == "2 more may be as good"
+    assert said["basis"][-1] == "Each was measured in 4 runs on 2 compositions."
     assert below[3] == "10.0\u202f% [5.0\u202f% to 15.0\u202f%]"
     assert [each["kind"] for each in said["drawn"]["rows"]] == ["better", ""]
     assert alone["drawn"] is None

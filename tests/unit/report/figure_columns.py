@@ -15,6 +15,7 @@ from matplotlib.figure import Figure as MplFigure
 from campaign.common import wording
 from campaign.report import plot
 from campaign.report.figure import Drawing, Figure, FigureData
+from tests.sentences import find_odd_sentences
 
 _UNITS = (
     "per_s|per_h|s|ms|us|j|w|pct|mib|gb_per_s|bytes|layers|gflop_per_sample|mb_per_step|per_allreduce_mb|per_step|"
@@ -55,6 +56,12 @@ def check(figure: Figure, drawing: Drawing, pictures: Sequence[MplFigure] = ()) 
     assert not {"", "unnamed"} & set(drawing.data.columns)
     assert without_unit(figure, drawing) == []
     assert unnamed_axes(pictures) == []
+    assert (
+        find_odd_sentences([*drawing.findings, drawing.headline, drawing.caption, *drawing.limits, drawing.coverage])
+        == []
+    )
+    assert find_odd_sentences(drawing.headings) == []
+    assert all(sentence.endswith(".") for sentence in (*drawing.findings, *drawing.limits))
     if drawing.svg is None:
         return
     root = ElementTree.fromstring(drawing.svg)

@@ -139,7 +139,7 @@ def test_operations_show_their_distribution_beside_what_was_recorded_elsewhere(c
     assert pd.isna(rows.loc["detach", "recorded_median_s"])
     assert "Grey: recorded elsewhere (logs of two boxes)." in drawing.caption
     assert "Grey" not in alone.caption
-    assert drawing.findings[0].startswith("Attaching a device took ")
+    assert drawing.findings[0].startswith("Attaching a device takes ")
     assert FIGURES["operation_times"].draw(replace(campaign, operations=campaign.operations.head(0))).empty_reason
 
 
@@ -267,10 +267,10 @@ SEVERAL = ("precision", "overhead", "node_spread", "speedup_by_batch", "scaling"
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_of_several_cells_only_the_mean_has_an_interval(drawn: dict[str, Drawing], name: str) -> None:
-    said = [finding for finding in drawn[name].findings if ". Estimates of single cells range from " in finding]
+    said = [finding for finding in drawn[name].findings if ". Single " in finding]
     assert said
     for finding in said:
-        mean, estimates = finding.split(". Estimates of single cells range from ")
+        mean, estimates = finding.split(". Single ")
         assert re.search(r" \[.* to .*\].* on average over \d+ (cells|lines)$", mean), finding
         assert "[" not in estimates
     assert not re.search("best for|worst for|Largest|Smallest", " ".join(said))
@@ -282,6 +282,35 @@ def test_of_cells_without_a_significant_difference_only_the_mean_is_quoted(drawn
     assert re.fullmatch(
         start + r"\d+ cells: the mean is \S+\s% \[.*\], and differences above \S+\s% are ruled out\.", said
     )
+
+
+@pytest.mark.parametrize("name", ["scaling", "node_spread", "precision", "overhead"])
+def test_a_headline_has_the_numbers_of_the_small_picture(
+    campaign: FigureData, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    shown: list[float] = []
+    monkeypatch.setattr(plot, "to_svg", lambda _: UNPAINTED)
+    monkeypatch.setattr(plot, "draw_glance_dots", lambda dots, *_: shown.extend(dot[1] for dot in dots))
+    monkeypatch.setattr(plot, "draw_glance_lines", lambda lines, *_, **__: shown.extend(line[2][-1] for line in lines))
+    drawing = FIGURES[name].draw_function(campaign)
+    assert len(shown) in (1, 2, 3, 4)
+    said = [float(number.replace("−", "-")) for number in re.findall(r"(−?\d+\.\d+)(?:×|\s%)", drawing.headline)]
+    assert said[0] == pytest.approx(min(shown), abs=0.06)
+    assert len(shown) == 1 or said[1] == pytest.approx(max(shown), abs=0.06)
+    assert len(shown) > 1 or " [" in drawing.headline
+
+
+def test_idle_devices_are_a_minor_answer_unless_they_slow_a_run_down(drawn: dict[str, Drawing]) -> None:
+    assert drawn["part_of_host"].minor
+    plan = [entry for entry in synthetic.planned() if entry.cell.workload == "bert" and entry.cell.batch == 8]
+    partly = {e.cell.id for e in plan if e.cell.configuration.devices_used < e.cell.configuration.devices_per_host}
+    slowed = [
+        record.model_copy(update={"throughput_per_s": record.throughput_per_s * 0.5})
+        if record.cell_id in partly and record.throughput_per_s
+        else record
+        for record in synthetic.records(plan)
+    ]
+    assert not FIGURES["part_of_host"].draw(data(plan, slowed)).minor
 
 
 def test_of_several_lines_no_model_is_quoted_with_its_interval(campaign: FigureData, drawn: dict[str, Drawing]) -> None:

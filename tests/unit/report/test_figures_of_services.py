@@ -45,7 +45,7 @@ def test_percentiles_of_all_latencies_are_drawn_by_rate_and_configuration(data: 
         for dashes, quantity in (("--", "p50 TTFT"), ("-", "p99 TTFT")):
             means = [rows.loc[(name, rate, quantity), "mean"] for rate in (10.0, 20.0, 30.0)]
             assert (dashes, *np.round(means, 9)) in drawn
-    assert "Each point is a cell's mean (6 runs)" in drawing.caption
+    assert "Each point is one cell (6 runs)" in drawing.caption
 
 
 def test_a_finding_names_both_ends_at_the_highest_rate(data: FigureData) -> None:

@@ -135,6 +135,78 @@ def test_the_campaign_file_chooses_and_orders(measured: Tables, drawings: dict) 
     assert shown(hide=["node-spread"])["answers"] == []
 
 
+def document_of(name: str, part: str = figure.ANSWERS, within: str = "", **fields: Any) -> dict:
+    """Document of a figure with two findings."""
+    declared = figure.Figure(
+        name, name.capitalize(), f"Why {name}?", lambda data: figure.nothing(""), part=part, within=within
+    )
+    drawing = figure.Drawing(svg="<svg/>", findings=(f"First of {name}.", f"Second of {name}."), **fields)
+    return {**figure.build_page_document(declared, drawing), "svg": "<svg/>", "csv": "H4sI", "pdf": ""}
+
+
+def test_an_answer_without_a_significant_difference_is_one_line_unless_the_campaign_file_opens_it(
+    measured: Tables,
+) -> None:
+    drawings = {
+        "parent": document_of("parent"),
+        "panel": document_of("panel", within="parent"),
+        "calm": document_of("calm", within="parent", minor=True),
+        "alone": document_of("alone", minor=True),
+    }
+    page = page_of(measured, drawings=drawings)
+    answers = page[page.index('<section id="answers"') : page.index('<section id="evidence"')]
+    for name, is_folded in (("parent", False), ("panel", False), ("calm", True), ("alone", True)):
+        said = [f"Second of {name}." in answers, f'id="{name}-heading"' in answers]
+        assert said == ([False, True] if is_folded else [True, name == "parent"]), name
+        assert (f'<summary><h3 id="{name}-heading">' in answers) == is_folded
+    first_screen = page[: page.index("<nav")]
+    assert "First of parent." in first_screen
+    assert "First of alone." not in first_screen
+    campaign = {**synthetic.context_document()["campaign"], "report": {"open": ["alone", "parent"]}}
+    asked = page_of(measured, drawings=drawings, campaign=campaign)
+    assert "Second of alone." in asked
+    assert asked.index('id="panel"') < asked.index('<section id="evidence"')
+
+
+def test_a_card_has_the_sentence_of_its_picture_and_what_was_assumed(measured: Tables) -> None:
+    drawings = {
+        "linked": {**document_of("linked", glance="<svg/>", headline="By <all>."), "rests_on": ["links", "devices"]},
+        "wired": {**document_of("wired"), "rests_on": ["links"]},
+    }
+    assumed = page_of(measured, drawings=drawings, assumptions={"links": "Links are set to 3 Gbit/s."})
+    cards = re.findall(r"<p>(.*?)</p>", re.search(r'<ul class="glances">(.*?)</ul>', assumed, re.DOTALL)[1])
+    note = ' <span class="fine">Links are set to 3 Gbit/s.</span>'
+    assert cards == [f"By &lt;all&gt;.{note}", f"First of wired.{note}"]
+    conditions = page_of(measured, drawings=drawings, conditions=["links are emulated"])
+    assert conditions.count('<span class="fine">Links are emulated.</span>') == 2
+
+
+def test_figures_of_one_subject_share_a_folded_section_with_all_titles(measured: Tables) -> None:
+    part = figure.EVIDENCE
+    drawings = {"parent": document_of("parent", part), "other": document_of("other", part, within="parent")}
+    page = page_of(measured, drawings=drawings)
+    contents = page[page.index("<nav") : page.index("</nav>")]
+    assert '<a href="#parent">Parent</a>' in contents
+    assert '<h3 id="parent-heading">Parent, other</h3>' in page
+    assert 'href="#other"' not in contents
+    assert page.count("First of other.") == 1
+    alone = page_of(measured, drawings={"other": drawings["other"]})
+    assert '<a href="#other">Other</a>' in alone
+
+
+def test_a_panel_is_in_the_part_of_its_section() -> None:
+    figures = {each.anchor: each for each in figure.load_all_figures().values()}
+    for panel in figures.values():
+        assert not panel.within or figures[panel.within].part == panel.part, panel.name
+        assert not panel.within or not figures[panel.within].within, panel.name
+
+
+def test_drawings_of_earlier_versions_are_still_shown(measured: Tables) -> None:
+    drawing = document_of("old")
+    del drawing["minor"]
+    assert "Second of old." in page_of(measured, drawings={"old": drawing})
+
+
 def test_the_page_is_one_file_without_request_and_only_links_that_need_its_script_are_hidden(page: str) -> None:
     reader = read(page)
     assert [attrs for tag, attrs in reader.tags if tag == "script"] == [
@@ -363,8 +435,9 @@ def test_the_page_says_which_scheduler_measured(launchers: dict[str, int], said:
 
 
 def test_figures_left_out_are_one_line_with_their_reasons(page: str) -> None:
-    (line,) = re.findall(r"<li>(.*?)</li>", re.search(r'<ul class="left-out">(.*?)</ul>', page, re.DOTALL)[1])
-    assert line == "Local, hybrid and fabric: there is &lt;no&gt; baseline."
+    line = re.search(r'<p class="left-out">(.*?)</p>', page)[1]
+    reason = "there is &lt;no&gt; baseline"
+    assert line == f'Nothing to show for <abbr title="{reason}">Local, hybrid and fabric</abbr>.'
 
 
 def test_provenance_holds_what_is_needed_to_repeat(page: str) -> None:

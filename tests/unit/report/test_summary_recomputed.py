@@ -46,12 +46,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _several(
     ratios: dict[Key, float], words: Callable[[Key], Sequence[float]], express: Callable[[float], float] = float
 ) -> list[float]:
-    """The mean of cells without its interval, how many they are, and the smallest and the largest estimate with their cells."""
+    """The mean of cells without its interval, how many they are, and the smallest and the largest estimate with their cells.
+
+    Equal estimates are given once, without a cell.
+    """
     said = [express(exp(fmean(map(log, ratios.values())))), len(ratios)]
     ordered = sorted(ratios, key=lambda key: express(ratios[key]))
-    for key in (ordered[0], ordered[-1]):
-        said += [express(ratios[key]), *words(key)]
-    return said
+    ends = [express(ratios[key]) for key in (ordered[0], ordered[-1])]
+    if express is float and f"{ends[0]:.2f}" == f"{ends[1]:.2f}":
+        return [*said, ends[0]]
+    return [*said, ends[0], *words(ordered[0]), ends[1], *words(ordered[-1])]
 
 
 def _scaling(of: Campaign, _: Path) -> Sequence[float]:
@@ -60,7 +64,7 @@ def _scaling(of: Campaign, _: Path) -> Sequence[float]:
     for key in keys:
         against = of.where(hosts=1, devices_per_host=1, batch=key[1], precision=key[2], attach=of.cells[key]["attach"])
         ratios |= {key: of.cost[against[0]] / of.cost[key] / 2} if against else {}
-    return _several(ratios, lambda key: [key[1], 2], lambda ratio: 100 * ratio)
+    return _several(ratios, lambda key: [key[1]], lambda ratio: 100 * ratio)
 
 
 def _by_batch(of: Campaign, _: Path) -> Sequence[float]:
@@ -68,13 +72,13 @@ def _by_batch(of: Campaign, _: Path) -> Sequence[float]:
         return of.cost[("1x1-local", batch, precision)] / of.cost[("1x2-local", batch, precision)]
 
     ratios = {("", 2, name): speed_up(8, name) / speed_up(4, name) for name in ("fp32", "bf16")}
-    return [*_several(ratios, lambda key: [2], lambda ratio: 100 * (ratio - 1)), 2, 2]
+    return _several(ratios, lambda key: [], lambda ratio: 100 * (ratio - 1))
 
 
 def _spread(of: Campaign, _: Path) -> Sequence[float]:
     keys = of.where(configuration="2x1-local")
     ratios = {key: of.cost[like(key, "1x2-local")] / of.cost[key] for key in keys}
-    return [*_several(ratios, lambda key: [key[1], 2, 2], lambda ratio: 100 * (1 - ratio)), len(keys), len(keys)]
+    return [*_several(ratios, lambda key: [key[1]], lambda ratio: 100 * (1 - ratio)), len(keys)]
 
 
 def _variance(of: Campaign, _: Path) -> Sequence[float]:
@@ -85,7 +89,7 @@ def _variance(of: Campaign, _: Path) -> Sequence[float]:
 def _part(of: Campaign, _: Path) -> Sequence[float]:
     keys = of.where(configuration="1x1of2-local")
     ratios = {key: of.cost[like(key, "1x1-local")] / of.cost[key] for key in keys}
-    return [*_several(ratios, lambda key: [1, 2, key[1]], lambda ratio: 100 * (ratio - 1)), len(keys), len(keys)]
+    return [*_several(ratios, lambda key: [key[1]], lambda ratio: 100 * (ratio - 1)), len(keys)]
 
 
 def _precision(of: Campaign, _: Path) -> Sequence[float]:
@@ -98,13 +102,13 @@ def _precision(of: Campaign, _: Path) -> Sequence[float]:
         return [*shape, key[1]]
 
     ratios = {key: of.cost[(*key[:2], "fp32")] / of.cost[key] for key in keys}
-    return [*_several(ratios, words), len(keys), len(keys)]
+    return [*_several(ratios, words), len(keys)]
 
 
 def _overhead(of: Campaign, _: Path) -> Sequence[float]:
     keys = of.where(attach="fabric")
     ratios = {key: of.cost[like(key, "1x2-local")] / of.cost[key] for key in keys}
-    return [*_several(ratios, lambda key: [key[1]], lambda ratio: 100 * (1 / ratio - 1)), len(keys), len(keys)]
+    return [*_several(ratios, lambda key: [key[1]], lambda ratio: 100 * (1 / ratio - 1)), len(keys)]
 
 
 def _cost(of: Campaign, _: Path) -> Sequence[float]:
@@ -115,10 +119,7 @@ def _cost(of: Campaign, _: Path) -> Sequence[float]:
         return float(cell["hosts"] * cell["devices_per_host"] * of.cost[key] * 1e6 / 3600)
 
     fastest, cheapest = best(list(of.cells), of.rate), best(list(of.cells), lambda key: -hours(key))
-    said: list[float] = []
-    for key in (cheapest, fastest):
-        said += [key[1], of.rate(key), hours(key), 1]
-    return [*said, 2]
+    return [cheapest[1], hours(cheapest), 1, fastest[1], of.rate(fastest)]
 
 
 def _composing(of: Campaign, results: Path) -> Sequence[float]:

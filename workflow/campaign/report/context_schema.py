@@ -184,6 +184,10 @@ class ContextDocument(VersionedModel):
         default=(),
         description="replaced hardware, such as 'the fabric is simulated'; stated with every affected figure",
     )
+    assumptions: dict[str, str] = Field(
+        default_factory=dict,
+        description="sentence per subject (precision, links) on values of the system file that an emulation applied",
+    )
     notes: tuple[str, ...] = Field(default=(), description="notes for every reader, such as emulated hardware")
     excluded: tuple[ExclusionRule, ...] = ()
     hosts_left_out: tuple[ExcludedHost, ...] = ()

@@ -18,7 +18,7 @@ A figure is one file in `scripts/figures/`. Every file there is drawn and put on
 Optional declarations:
 
 - `PART`: part of the page, `ANSWERS`, `EVIDENCE` (the default) or `APPARATUS`;
-- `WITH`: anchor of the figure whose section it continues; `PLACE`: position there (figures without one come last, by name);
+- `WITH`: anchor of the figure in whose section it is a panel; `PLACE`: position there (figures without one come last, by name);
 - `METHOD`: how its numbers are computed, if the caption has no room for it;
 - `RESTS_ON`: subjects of its statements (devices, links, fabric); if one was emulated, the figure states it;
 - `UNITS`: unit of each CSV column whose name has none ("" for a number without unit);
@@ -63,9 +63,9 @@ from campaign.spec.metric import THROUGHPUT, Metric, read_primary_metric
 
 ANSWERS, EVIDENCE, APPARATUS = "answers", "evidence", "apparatus"
 """Parts of the page."""
-# With a picture, a table is on the page as a whole or not at all. Longer tables, and those of evidence, are in the CSV only.
-ROWS_ON_PAGE = {ANSWERS: 6, EVIDENCE: 0, APPARATUS: 0}
-ROWS_WITHOUT_PICTURE = 12
+_PARTS = (ANSWERS, EVIDENCE, APPARATUS)
+# Numbers of a picture are in the CSV.
+_ROWS_WITHOUT_PICTURE = 12
 _MAX_ROWS_IN_WORDS = 300  # More than any page, paper or test uses; the CSV has the numbers.
 
 _SUMMARY_COLUMNS = ("mean", "sd", "ci_low", "ci_high")
@@ -119,12 +119,14 @@ class Drawing:
         limits: limits of the findings.
         narrow: picture drawn for a phone.
         glance: small picture of the finding.
+        headline: sentence on the numbers of the small picture, which is above it.
         data: numbers drawn, for the CSV.
         headings: headings of the table for readers.
         rows: rows of that table, as text; only the first of very many (`rows_total`).
         coverage: measured part of the figure's subject; it also counts items without a number.
         metric: primary metric of the campaign.
         alarm: true if the finding must be known before all others, so that the figure comes first on the page.
+        minor: true if nothing differs significantly, so that the page shows the first finding and folds the picture.
     """
 
     svg: str | None
@@ -134,6 +136,7 @@ class Drawing:
     limits: tuple[str, ...] = ()
     narrow: str | None = None
     glance: str | None = None
+    headline: str = ""
     data: pd.DataFrame = field(default_factory=pd.DataFrame)
     headings: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
@@ -142,6 +145,7 @@ class Drawing:
     coverage: str = ""
     metric: Metric = THROUGHPUT
     alarm: bool = False
+    minor: bool = False
 
 
 @dataclass(frozen=True)
@@ -238,8 +242,8 @@ def _figure_from_module(name: str, path: Path, module: ModuleType) -> Figure:
         if hasattr(module, key)
     }
     optional |= {"within": getattr(module, "WITH", "")}
-    if optional.get("part", EVIDENCE) not in ROWS_ON_PAGE:
-        raise RecordError(f"{path}: PART is {optional['part']!r}, but must be one of {', '.join(ROWS_ON_PAGE)}")
+    if optional.get("part", EVIDENCE) not in _PARTS:
+        raise RecordError(f"{path}: PART is {optional['part']!r}, but must be one of {', '.join(_PARTS)}")
     return Figure(name, module.TITLE, module.SECTION, module.draw, **optional)
 
 
@@ -278,6 +282,7 @@ def build_page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
         "method": figure.method,
         "rests_on": list(figure.rests_on),
         "shown": drawing.svg is not None or bool(drawing.rows),
+        "minor": drawing.minor,
         "picture": drawing.svg is not None,
         "reason": drawing.empty_reason,
         "coverage": drawing.coverage,
@@ -288,7 +293,8 @@ def build_page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
         "tested": _count_tests(drawing.data),
         "narrow": drawing.narrow,
         "glance": drawing.glance,
-        **_shorten_table(drawing, ROWS_ON_PAGE[figure.part]),
+        "headline": drawing.headline,
+        **_shorten_table(drawing),
     }
 
 
@@ -307,11 +313,11 @@ def _count_tests(rows: pd.DataFrame) -> dict[str, int]:
     }
 
 
-def _shorten_table(drawing: Drawing, max_rows: int) -> dict[str, Any]:
+def _shorten_table(drawing: Drawing) -> dict[str, Any]:
     """Shorten the table of a drawing for the page.
 
-    Columns that are empty, or the same in all of several rows, are left out. With a picture, the table is included only if it
-    has at most `max_rows` rows; without one, its first rows are included.
+    Columns that are empty, or the same in all of several rows, are left out. A drawing with a picture has no rows on the page,
+    because they are in its CSV; without a picture, the first rows are included.
     """
     headings, rows = drawing.headings, drawing.rows
     total = max(drawing.rows_total, len(rows))
@@ -319,7 +325,7 @@ def _shorten_table(drawing: Drawing, max_rows: int) -> dict[str, Any]:
     kept_columns = [
         index for index, texts in enumerate(values) if texts - _EMPTY_TEXTS and (len(rows) == 1 or len(texts) > 1)
     ]
-    shown_rows = rows[:ROWS_WITHOUT_PICTURE] if not drawing.svg else rows if total <= max_rows else ()
+    shown_rows = () if drawing.svg else rows[:_ROWS_WITHOUT_PICTURE]
     return {
         "headings": [headings[index] for index in kept_columns],
         "rows": [[row[index] for index in kept_columns] for row in shown_rows],
@@ -364,21 +370,20 @@ def describe_undrawn(count: int, noun: str, location: str = "data table") -> str
     return f" {wording.pluralize(count, f'further {noun}')} {verb} only in the {location}." if count > 0 else ""
 
 
-def describe_marks(mark: str, counts: Iterable[int], methods: Iterable[str], value: str = "mean") -> str:
+def describe_marks(mark: str, counts: Iterable[int], methods: Iterable[str]) -> str:
     """Return the sentence of a caption that explains marks.
 
-    An example is 'Each bar is a cell's mean (3 runs) with its 95 % interval.'
+    An example is 'Each bar is one cell (3 runs) with its 95 % interval.'
 
     Args:
         mark: what a cell is drawn as, such as 'bar'.
         counts: numbers of runs of the cells.
         methods: interval method of each cell.
-        value: value of a cell that is drawn.
     """
     runs = wording.format_run_counts(list(counts)).removeprefix("n = ")
     if wording.format_interval_methods(methods):
-        return f"Each {mark} is a cell's {value} ({runs}) with its 95\u202f% interval."
-    return f"Each {mark} is a cell's {value} ({runs}, {'so ' if runs == '1 run' else ''}no interval)."
+        return f"Each {mark} is one cell ({runs}) with its 95\u202f% interval."
+    return f"Each {mark} is one cell ({runs}, {'so ' if runs == '1 run' else ''}no interval)."
 
 
 def build_figure_data(tables: Tables, style: Path | None = None) -> FigureData:
@@ -442,12 +447,15 @@ def _describe_windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
     )
 
 
-def describe_cell_coverage(planned_cells: pd.DataFrame, shown_cell_ids: Iterable[str] | None = None) -> str:
+def describe_cell_coverage(
+    planned_cells: pd.DataFrame, shown_cell_ids: Iterable[str] | None = None, reason: str = ""
+) -> str:
     """Describe how many planned cells and runs of a figure were measured, by state.
 
     Args:
         planned_cells: rows of the cells table, measured or not.
         shown_cell_ids: ids of the cells that have a number in the figure; the measured cells without one are counted as well.
+        reason: reason that measured cells have no number in the figure.
     """
     cells = planned_cells.drop_duplicates("cell_id")
     states = cells["state"].value_counts()
@@ -461,9 +469,9 @@ def describe_cell_coverage(planned_cells: pd.DataFrame, shown_cell_ids: Iterable
     if shown_cell_ids is None:
         return f"{text}."
     count_without_value = len(set(cells.loc[cells["state"] == "measured", "cell_id"]).difference(shown_cell_ids))
-    verb = "has" if count_without_value == 1 else "have"
+    verb = "is" if count_without_value == 1 else "are"
     return (
-        f"{text}; {wording.pluralize(count_without_value, 'measured cell')} {verb} no value here."
+        f"{text}; {wording.pluralize(count_without_value, 'measured cell')} {verb} not shown{reason and ': '}{reason}."
         if count_without_value
         else f"{text}."
     )

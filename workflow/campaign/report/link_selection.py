@@ -38,8 +38,10 @@ def select_shown_links(links: Iterable[Mapping[str, Any]]) -> list[SelectedLinks
     return [SelectedLinks(name, link["document"]) for name, link in links_by_configuration.items()]
 
 
-def compare_allreduce(links: Iterable[Mapping[str, Any]], first: str, second: str, size_bytes: int) -> str:
-    """Describe the ratio of the all-reduce bus bandwidths of two configurations for a message size, with its test.
+def compare_allreduce(
+    links: Iterable[Mapping[str, Any]], first: str, second: str, size_bytes: int, conditions: str
+) -> str:
+    """Describe the ratio of the all-reduce bus bandwidths of two configurations for a message size in a sentence, with its test.
 
     The test is adjusted over all pairs of configurations with the same number of devices.
 
@@ -48,6 +50,7 @@ def compare_allreduce(links: Iterable[Mapping[str, Any]], first: str, second: st
         first: configuration with the highest bandwidth among those with the same number of devices.
         second: configuration with the lowest bandwidth among them.
         size_bytes: message size.
+        conditions: conditions in words, such as 'on 4 devices at 64 MiB'.
     """
     links_with_size = [
         link for link in links if size_bytes in (link["document"]["allreduce"] or {"size_bytes": ()})["size_bytes"]
@@ -67,7 +70,12 @@ def compare_allreduce(links: Iterable[Mapping[str, Any]], first: str, second: st
         }
     )
     pair_ratios = comparisons.compute_ratios(pd.Series([first]), pd.Series([second]), comparisons.build_design(rows))
-    return verdict.describe_extreme_ratio(pair_ratios, rows["cell_id"].nunique())
+    return verdict.describe_extreme_ratio(
+        pair_ratios,
+        rows["cell_id"].nunique(),
+        f"{first} reaches {{}} the all-reduce bandwidth of {second} {conditions}",
+        f"difference of all-reduce bandwidth between {first} and {second} {conditions}",
+    )
 
 
 def _read_allreduce_bandwidth(allreduce: Mapping[str, Any], size_bytes: int) -> float:
@@ -76,7 +84,7 @@ def _read_allreduce_bandwidth(allreduce: Mapping[str, Any], size_bytes: int) -> 
 
 
 def compare_link_kinds(links: Iterable[Mapping[str, Any]], configuration: str, kinds: tuple[str, str]) -> str:
-    """Describe the ratio of the bandwidths of two kinds of links in a configuration, with its interval.
+    """Describe the ratio of the bandwidths of two kinds of links in a configuration in a sentence, with its interval.
 
     With several compositions, the sample is the ratio of medians of each composition. With one composition, it consists of pairs of
     devices, and both directions of a pair count as one.
@@ -100,18 +108,23 @@ def compare_link_kinds(links: Iterable[Mapping[str, Any]], configuration: str, k
         log_ratio = compute_unpaired_ratios(*spread[0], *spread[1])
         basis = "within one composition, over pairs of devices"
     value, low, high = (float(bound) for bound in log_ratio.compute_bounds())
+    statement = f"{kinds[0].capitalize()} links have {{}} the bandwidth of {kinds[1]} links in {configuration}"
     if not np.isfinite(low):
-        return f"{wording.format_ratio(value)} (one pair of devices, so no interval and no test)"
+        return f"{statement.format(wording.format_ratio(value))} (one pair of devices, not tested)."
     p = float(log_ratio.compute_p_values())
     row = {
+        "method": "",
         "tested": True,
+        "ratio": value,
         "p": p,
         "p_holm": p,
         "n_tests": 1,
+        "in_order": False,
+        "unlike": "",
         "least_detectable_pct": float(log_ratio.compute_detectable_pct()),
     }
-    text = wording.format_with_interval(value, low, high, wording.format_ratio, basis)
-    return text + verdict.describe_uncertainty(row, 100 * (low - 1), 100 * (high - 1))
+    effect = f"difference between {kinds[0]} and {kinds[1]} links in {configuration}"
+    return verdict.describe_comparison(row, (value, low, high), statement, effect, subject=basis)
 
 
 def list_pair_bandwidths(document: Mapping[str, Any], kind: str) -> list[float]:

@@ -40,6 +40,8 @@ MAX_OPEN_ANSWERS = 8
 # Numbers of small pictures side by side, and of further answers as sentences, on the first screen.
 MAX_GLANCES, MAX_SENTENCES = 3, 3
 
+# As `figure.describe_marks` formats it.
+_MARKS_SENTENCE = re.compile(r"Each \w+ is one cell \(([^()]*)\) with its 95\u202f% interval\. ?")
 _STATE_MEANINGS = {
     "failed": "the cell was run, but no run is valid; this is a result",
     "implied": "the cell was not run, because an otherwise equal cell with a smaller batch ran out of memory",
@@ -103,7 +105,9 @@ class _DrawingDocument(BaseModel):
     tested: dict[str, int]
     narrow: str | None
     glance: str | None
+    headline: str = ""
     shown: bool
+    minor: bool = False
     picture: bool
     reason: str | None
     coverage: str | None
@@ -146,12 +150,14 @@ def build_context(
         raise RecordError(f"report context: {format_first_error(error)}") from error
     ordered_drawings = _apply_layout(sort_by_page_order(drawings), report_context.campaign.report)
     campaign_coverage = describe_cell_coverage(cells)
-    sections = [
-        _build_section(drawing, report_context, campaign_coverage) for drawing in ordered_drawings if drawing["shown"]
-    ]
+    shown_drawings = [drawing for drawing in ordered_drawings if drawing["shown"]]
+    common_runs = _find_common_runs(shown_drawings)
+    sections = [_build_section(drawing, report_context, campaign_coverage, common_runs) for drawing in shown_drawings]
     answers, evidence, apparatus = (_select_part(sections, part) for part in (ANSWERS, EVIDENCE, APPARATUS))
+    answers = _fold_answers(answers, MAX_OPEN_ANSWERS - (recommendation is not None))
     # Sections with a small picture are preferred; the selected ones stay in the order of the page.
-    glance_sections = sorted(answers, key=lambda section: not section["glance"])[:MAX_GLANCES]
+    major_answers = [section for section in answers if not section["minor"]] or answers
+    glance_sections = sorted(major_answers, key=lambda section: not section["glance"])[:MAX_GLANCES]
     first_sections = [section for section in answers if section in glance_sections]
     advice = build_recommendation_section(recommendation) if recommendation else None
     metric = read_primary_metric(context_document)
@@ -162,19 +168,18 @@ def build_context(
         "system": report_context.system,
         "notes": report_context.notes,
         "basis": _describe_basis(runs, report_context),
-        "conditions": [f"{section[:1].upper()}{section[1:]}." for section in report_context.conditions],
+        "common_runs": common_runs,
         "counts": _list_counts(runs, cells, report_context.excluded),
         "lost": _describe_unmeasured(cells),
         "remarks": _list_remarks(runs, cells, report_context.hosts_left_out),
         # Readers must know of a drift, a slow host or a slow link before any answer.
         "alarms": [section for section in sections if section["place"] == 0 and section["findings"]],
         "glances": first_sections,
-        "sentences": [section for section in answers if section["findings"] and section not in first_sections][
+        "sentences": [section for section in major_answers if section["findings"] and section not in first_sections][
             :MAX_SENTENCES
         ],
         "race": report_context.race and describe_race(report_context.race),
         "answers": answers,
-        "open_answers": MAX_OPEN_ANSWERS - bool(advice),
         "evidence": evidence,
         "all_cells": build_cells_section(cells, metric, report_context.campaign.baseline, design),
         "apparatus": apparatus,
@@ -240,45 +245,61 @@ def _apply_layout(drawings: Sequence[Mapping[str, Any]], layout: PageLayout) -> 
         return kept_drawings
     parts = {ANSWERS: EVIDENCE}  # figures that the campaign file does not request become evidence
     open_drawings = {
-        drawing["anchor"]: {**drawing, "part": ANSWERS, "within": ""}
+        drawing["anchor"]: {**drawing, "part": ANSWERS, "within": "", "minor": False}
         for drawing in kept_drawings
         if drawing["anchor"] in open_anchors
     }
     other_drawings = [
-        {**drawing, "part": parts.get(drawing["part"], drawing["part"])}
-        if drawing["within"] not in open_anchors
-        else drawing
+        {
+            **drawing,
+            "part": ANSWERS if drawing["within"] in open_anchors else parts.get(drawing["part"], drawing["part"]),
+        }
         for drawing in kept_drawings
         if drawing["anchor"] not in open_anchors
     ]
     return [*(open_drawings[name] for name in open_anchors if name in open_drawings), *other_drawings]
 
 
-def _build_section(drawing: Mapping[str, Any], document: ContextDocument, campaign_coverage: str) -> dict[str, Any]:
+def _find_common_runs(drawings: Iterable[Mapping[str, Any]]) -> str:
+    """Find the most frequent number of runs behind the marks of figures, such as '2 runs'; empty if no caption has any."""
+    counts = Counter(match[1] for drawing in drawings if (match := _MARKS_SENTENCE.search(drawing["caption"] or "")))
+    return counts.most_common(1)[0][0] if counts else ""
+
+
+def _build_section(
+    drawing: Mapping[str, Any], document: ContextDocument, campaign_coverage: str, common_runs: str
+) -> dict[str, Any]:
     """Build the section of a figure, with inlined pictures, its published claims, and notes on emulated parts.
 
-    campaign_coverage: coverage of the whole campaign.
+    Args:
+        drawing: document of the figure.
+        document: context document of the report.
+        campaign_coverage: coverage of the whole campaign.
+        common_runs: number of runs behind marks that the page states once.
     """
     emulated_conditions = [
-        condition for condition in document.conditions if any(word in condition for word in drawing["rests_on"])
+        f"{condition[:1].upper()}{condition.partition(' by ')[0][1:]}."
+        for condition in document.conditions
+        if any(word in condition for word in drawing["rests_on"])
     ]
+    assumptions = [document.assumptions[subject] for subject in drawing["rests_on"] if subject in document.assumptions]
     pictures = {name: inline_svg(drawing[name]) if drawing[name] else "" for name in ("svg", "narrow", "glance")}
     coverage = drawing["coverage"] or ""
     if _is_coverage_redundant(coverage, campaign_coverage):
         coverage = ""
-    # In a folded section, the title replaces the question.
+    # The title replaces the question.
     question, answer = drawing["section"].partition("? ")[::2]
     return {
+        **{"minor": False, "headline": ""},  # Drawings of earlier versions do not have them.
         **drawing,
         **pictures,
-        "section": drawing["section"]
-        if drawing["part"] == ANSWERS
-        else answer or ("" if question.endswith("?") else question),
+        "section": answer or ("" if question.endswith("?") else question),
+        "caption": _MARKS_SENTENCE.sub(
+            lambda match: "" if match[1] == common_runs else match[0], drawing["caption"] or ""
+        ).rstrip(),
         "coverage": coverage.removeprefix(f"{campaign_coverage.rstrip('.')}; "),
-        "limits": [
-            *drawing["limits"],
-            *(f"{condition[:1].upper()}{condition[1:]}." for condition in emulated_conditions),
-        ],
+        "limits": [*drawing["limits"], *emulated_conditions],
+        "assumptions": assumptions or emulated_conditions,
         "published": list_figure_claims(document.published, drawing["anchor"]),
     }
 
@@ -297,9 +318,9 @@ def _is_coverage_redundant(coverage: str, campaign_coverage: str) -> bool:
 
     It is redundant if all cells of the figure were measured, or if it is that of the whole campaign, which the page states once.
     """
-    match = re.match(r"([0-9,]+) of ([0-9,]+) planned", coverage)
-    # Drawings of earlier versions have the words "without such a number".
-    lacks_values = "no value" in coverage or "without" in coverage
+    match = re.match(r"([0-9,]+) of ([0-9,]+) ", coverage)
+    # Drawings of earlier versions have the words "no value here" or "without such a number".
+    lacks_values = any(words in coverage for words in ("not shown", "no value", "without"))
     is_complete = match is not None and match[1] == match[2] and not lacks_values
     return coverage == campaign_coverage or is_complete
 
@@ -307,20 +328,37 @@ def _is_coverage_redundant(coverage: str, campaign_coverage: str) -> bool:
 def _select_part(sections: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, Any]]:
     """Select the sections of one part of the page, each with the figures that continue it.
 
-    A continuation whose parent is not shown becomes a section of its own.
+    A continuation whose parent is not shown becomes a section of its own. The heading of a folded section has all titles.
     """
     part_sections = [section for section in sections if section["part"] == part]
     anchors = {section["anchor"] for section in part_sections}
+    continued: dict[str, list[Mapping[str, Any]]] = {}
+    for section in part_sections:
+        continued.setdefault(section["within"] if section["within"] in anchors else "", []).append(section)
     return [
         {
             **section,
             "continued": [
-                continuation for continuation in part_sections if continuation["within"] == section["anchor"]
+                {**panel, "limits": [limit for limit in panel["limits"] if limit not in section["limits"]]}
+                for panel in panels
             ],
+            "heading": section["title"] if part == ANSWERS else _join_titles([section, *panels]),
         }
-        for section in part_sections
-        if section["within"] not in anchors
+        for section in continued.get("", ())
+        for panels in [continued.get(section["anchor"], [])]
     ]
+
+
+def _join_titles(sections: Iterable[Mapping[str, Any]]) -> str:
+    """Join the titles of figures that share a section, such as 'Utilisation, transfer rates, time series'."""
+    titles = [str(section["title"]) for section in sections]
+    return ", ".join([titles[0], *(f"{title[:1].lower()}{title[1:]}" for title in titles[1:])])
+
+
+def _fold_answers(answers: Sequence[Mapping[str, Any]], max_open: int) -> list[dict[str, Any]]:
+    """Fold the answers without a significant difference, and those beyond the maximum number of open ones."""
+    open_anchors = [section["anchor"] for section in answers if not section["minor"]][:max_open]
+    return [{**section, "folded": section["anchor"] not in open_anchors} for section in answers]
 
 
 def _describe_basis(runs: pd.DataFrame, document: ContextDocument) -> str:
@@ -423,13 +461,14 @@ def _build_flags_table(runs: pd.DataFrame, meanings: Mapping[str, str]) -> dict[
     """Build the table of flags, with their meanings if any is known, and the numbers of runs and cells that have each."""
     flagged_runs = runs.loc[runs["flags"] != "", ["cell_id", "flags"]]
     single_flags = flagged_runs.assign(flag=flagged_runs["flags"].str.split(", ")).explode("flag")
-    has_meanings = any(flag in meanings for flag in single_flags["flag"])
+    has_meanings = any(flag in meanings and ": " not in flag for flag in single_flags["flag"])
     return {
         "headings": ["Flag", *(["Meaning"] if has_meanings else []), "Runs", "Cells"],
         "rows": [
             [
                 flag,
-                *([meanings.get(str(flag), "")] if has_meanings else []),
+                # Many flags have their meaning after a colon.
+                *(["" if ": " in flag else meanings.get(str(flag), "")] if has_meanings else []),
                 f"{len(flag_rows):,}",
                 f"{flag_rows['cell_id'].nunique():,}",
             ]

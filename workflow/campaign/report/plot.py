@@ -385,7 +385,8 @@ def draw_multiples(
 
 
 _GLANCE_IN = (3.1, 1.75)
-_MAX_GLANCE_ROWS = 4
+MAX_GLANCE_ROWS = 4
+"""Number of dots or lines in a small picture."""
 
 
 def draw_glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, no_effect: float) -> str:
@@ -398,7 +399,7 @@ def draw_glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, no
     """
     figure = MplFigure(figsize=_GLANCE_IN, layout="constrained")
     axes = figure.add_subplot()
-    for place, (label, value, low, high) in enumerate(rows[:_MAX_GLANCE_ROWS]):
+    for place, (label, value, low, high) in enumerate(rows[:MAX_GLANCE_ROWS]):
         series = choose_series_look(place)
         interval = [[max(0.0, value - low)], [max(0.0, high - value)]]
         axes.errorbar(value, place, xerr=interval, color=series.colour, marker=series.marker)
@@ -412,7 +413,7 @@ def draw_glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, no
             annotation_clip=False,
         )
     axes.axvline(no_effect, color=INK, linewidth=0.9)
-    axes.set_ylim(min(len(rows), _MAX_GLANCE_ROWS) - 0.6, -0.9)
+    axes.set_ylim(min(len(rows), MAX_GLANCE_ROWS) - 0.6, -0.9)
     axes.set(yticks=[], xlabel=x)
     axes.margins(x=0.08)
     axes.spines["left"].set_visible(False)
@@ -434,7 +435,7 @@ def draw_glance_lines(
     """
     figure = MplFigure(figsize=_GLANCE_IN, layout="constrained")
     axes = figure.add_subplot()
-    for place, (label, x_values, values) in enumerate(lines[:_MAX_GLANCE_ROWS]):
+    for place, (label, x_values, values) in enumerate(lines[:MAX_GLANCE_ROWS]):
         series = choose_series_look(place)
         axes.plot(
             x_values,

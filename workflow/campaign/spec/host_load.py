@@ -47,8 +47,8 @@ def describe_foreign_load(loads_by_run: Iterable[Sequence[HostLoad]]) -> str:
     if not shares_pct:
         return ""
     high_count, unknown_count = sum(share > MAX_FOREIGN_LOAD_PCT for share in shares_pct), len(loads) - len(shares_pct)
-    unknown_text = f" It is unknown for {pluralize(unknown_count, 'run')}." if unknown_count else ""
+    unknown_text = f" The load is unknown for {pluralize(unknown_count, 'run')}." if unknown_count else ""
     return (
-        f"Foreign load: median {median(shares_pct):.2g} % of a host's cores, {high_count} of "
-        f"{pluralize(len(shares_pct), 'run')} above {MAX_FOREIGN_LOAD_PCT:g} %.{unknown_text}"
+        f"Other programs used {median(shares_pct):.2g} % of a host's cores in the median, and more than {MAX_FOREIGN_LOAD_PCT:g} % "
+        f"in {high_count} of {pluralize(len(shares_pct), 'run')}.{unknown_text}"
     )

@@ -34,24 +34,24 @@ def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
     ("compared", "low", "high", "words"),
     [
         (row(0.001, 0.02), 1.0, 3.0, ""),
-        (row(NAN, NAN), NAN, NAN, ""),
-        (row(0.4, 1.0), -0.31, 0.24, ", not significant; differences above 0.31\u202f% are ruled out"),
-        (row(0.4, 1.0), -1.2, 3.44, ", not significant; differences above 3.4\u202f% are ruled out"),
+        (row(0.4, 1.0), -0.31, 0.24, ", and differences above 0.31\u202f% are ruled out"),
+        (row(0.4, 1.0), -1.2, 3.44, ", and differences above 3.4\u202f% are ruled out"),
         (row(0.01, 0.12), 0.1, 3.0,
-         ", not significant among the 33 comparisons of this figure (p of no difference = 0.12, Holm)"),
-        (row(0.4, 1.0), -50.0, 3.0, ", not significant; differences above 50.0\u202f% are ruled out"),
+         ", with p of no difference = 0.12 over the 33 comparisons of this figure (Holm)"),
+        (row(0.4, 1.0), -50.0, 3.0, ", and differences above 50.0\u202f% are ruled out"),
         (row(0.4, 1.0, least_detectable_pct=20.0), -3.0, 50.1,
-         ", inconclusive: a difference of 20\u202f% would have been detected"),
+         ", and a difference of 20\u202f% would have been detected"),
         (row(0.4, 1.0, least_detectable_pct=80.0), -95.0, 1900.0,
-         ", inconclusive: a difference of 80\u202f% would have been detected"),
-        (row(0.4, 1.0, least_detectable_pct=float("inf")), -95.0, float("inf"),
-         ", inconclusive: no difference of any size would have been detected"),
+         ", and a difference of 80\u202f% would have been detected"),
     ],
 )  # fmt: skip
 def test_doubt_follows_from_the_adjusted_p_and_the_interval(
     compared: dict[str, Any], low: float, high: float, words: str
 ) -> None:
-    assert verdict.describe_uncertainty(compared, low, high) == words
+    ratios = (1 + (low + high) / 200, 1 + low / 100, 1 + high / 100)
+    said = verdict.describe_comparison(compared, ratios, *ABOUT, subject="w")
+    assert said.startswith("No significant difference of b: the estimate is " if words else "b reaches ")
+    assert said.endswith(f"(w){words}.")
 
 
 def _several(effect: tuple[float, ...], compositions: int = 3) -> tuple[pd.DataFrame, comparisons.Design]:
@@ -72,8 +72,8 @@ def test_of_several_cells_the_mean_has_an_interval_and_the_extremes_have_none() 
     rows, design = _several((1.0, 0.5, 0.25, 1.0))
     said = verdict.summarize_effects(rows, design, ["workload"], *ABOUT)
     pattern = (
-        r"b reaches 2\.0\d× \[\S+ to \S+\] the speed of a on average over 3 cells\. Estimates of single cells range from (\S+) "
-        r"\(w3\) to (\S+) \(w2\); 2 of 3 cells differ significantly\."
+        r"b reaches 2\.0\d× \[\S+ to \S+\] the speed of a on average over 3 cells\. Single cells range from (\S+) "
+        r"\(w3\) to (\S+) \(w2\); 2 of 3 differ significantly\."
     )
     found = re.fullmatch(pattern, said)
     assert found, said
@@ -110,6 +110,24 @@ def test_a_cell_without_a_significant_difference_begins_with_that(p: float, word
     )
 
 
+def test_few_cells_of_a_picture_are_described_by_their_own_numbers() -> None:
+    rows, design = _several((1.0, 0.5, 0.25, 1.0))
+    said = verdict.summarize_shown_cells(rows, design, ["workload"], *ABOUT)
+    found = re.fullmatch(
+        r"b reaches (\S+)× \(w3\) to (\S+)× \(w2\) the speed of a; 2 of 3 differ significantly\.", said
+    )
+    assert found, said
+    assert [float(each) for each in found.groups()] == pytest.approx(
+        [rows["ratio"].min(), rows["ratio"].max()], abs=0.006
+    )
+    alone = verdict.summarize_shown_cells(rows.head(1), design, ["workload"], *ABOUT)
+    assert alone == verdict.summarize_effects(rows.head(1), design, ["workload"], *ABOUT)
+    none = verdict.summarize_shown_cells(rows.assign(p=0.4, p_holm=1.0), design, ["workload"], *ABOUT)
+    assert re.fullmatch(r"No significant difference of b: \S+× \(w3\) to \S+× \(w2\)\.", none)
+    equal = verdict.summarize_shown_cells(rows.assign(ratio=1.5), design, ["workload"], *ABOUT)
+    assert equal.startswith("b reaches 1.50× the speed of a; ")
+
+
 def test_differences_are_ruled_out_for_all_cells_together() -> None:
     rows, design = _several((1.0,) * 13)
     said = verdict.summarize_effects(rows, design, ["workload"], *ABOUT)
@@ -128,7 +146,7 @@ def test_a_mean_of_untested_ratios_has_no_interval() -> None:
     rows, design = _several((1.0, 0.5, 0.25), compositions=1)
     said = verdict.summarize_effects(rows, design, ["workload"], *ABOUT)
     assert said.startswith("b reaches 2.8")
-    assert f"on average over 2 cells (no interval: {verdict.RUN_VARIATION_ONLY}). Estimates" in said
+    assert f"on average over 2 cells (no interval: {verdict.RUN_VARIATION_ONLY}). Single cells range from " in said
     assert "differ" not in said
 
 
@@ -176,7 +194,9 @@ def test_a_statement_ends_with_its_conditions(compared: dict[str, Any], words: s
 
 def test_one_composition_each_is_said_instead_of_a_result() -> None:
     alone = row(NAN, NAN, method=intervals.RUN_VARIATION_ONLY, freedom=NAN, **ONE)
-    assert verdict.describe_uncertainty(alone, -1.0, 2.0) == f" ({verdict.NOT_TESTED_ONE_COMPOSITION})"
+    assert verdict.describe_comparison(alone, (1.0, 0.99, 1.02), *ABOUT).endswith(
+        f"({verdict.NOT_TESTED_ONE_COMPOSITION})."
+    )
     (said,) = verdict.list_limitations(pd.DataFrame([alone]), {})
     assert said.startswith("Comparisons were not tested: each configuration was measured on one composition")
     assert verdict.describe_basis({**alone, "in_order": True}) == ""

@@ -288,6 +288,26 @@ def test_the_report_says_how_fast_devices_were_and_how_well_that_was_held(tmp_pa
     assert "median is 0.5 %" in said
 
 
+@pytest.mark.parametrize("is_emulated", [True, False])
+def test_what_an_emulation_assumed_is_said_by_subject(tmp_path: Path, is_emulated: bool) -> None:
+    emulation = {"scale": 0.01, "pace": {"cpu-rank": {"fp32": 2.0, "bf16": 4.5}}}
+    campaign = load(tmp_path / "config", {**EMULATED, "system.emulation": emulation})
+    store = fill(campaign, tmp_path / "r")
+    rates = LinkRates(fabric_gb_per_s=10, scale=0.01)
+    links = describe_links(rates, "root") if is_emulated else describe_links(rates, None, "no `tc` here")
+    shared = store.share_document({"hosts": [], "links": links})
+    for key in sorted(store.list_keys()):
+        record = store.read_latest(*key)
+        store.path(*key).unlink()
+        store.write(record.model_copy(update={"composition": shared}))
+    precision = {"precision": "The system file makes bf16 2.25× as fast as fp32."}
+    fabric = {"links": "The system file sets the links: 0.8 Gbit/s to the fabric."} if is_emulated else {}
+    found = build_context_document(read_campaign_results(campaign, tmp_path / "r"))["assumptions"]
+    assert found == {**precision, **fabric}
+    real = load(tmp_path / "real")
+    assert build_context_document(read_campaign_results(real, fill(real, tmp_path / "s").results))["assumptions"] == {}
+
+
 def test_gathering_needs_no_system(campaign: Campaign, results: Path) -> None:
     collected = read_campaign_results(campaign, results)
     assert isinstance(collected, CampaignResults)

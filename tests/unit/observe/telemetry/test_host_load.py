@@ -54,8 +54,11 @@ def test_a_flag_needs_more_than_five_percent_of_one_host(foreign_pct: float, fla
 
 def test_one_sentence_describes_the_load_of_all_runs() -> None:
     runs = [measure_host_loads([host(share)], WINDOW) for share in (0, 4, 10)]
-    assert describe_foreign_load(runs) == "Foreign load: median 4 % of a host's cores, 1 of 3 runs above 5 %."
-    assert describe_foreign_load([*runs, ()]).endswith(" It is unknown for 1 run.")
+    assert (
+        describe_foreign_load(runs)
+        == "Other programs used 4 % of a host's cores in the median, and more than 5 % in 1 of 3 runs."
+    )
+    assert describe_foreign_load([*runs, ()]).endswith(" The load is unknown for 1 run.")
     assert describe_foreign_load([(), ()]) == ""
 
 

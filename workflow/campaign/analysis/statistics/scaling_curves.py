@@ -159,34 +159,12 @@ def predict_throughput(row: Mapping[str, Any], devices: npt.ArrayLike) -> npt.ND
 
 
 def describe_fit(row: Mapping[str, Any]) -> str:
-    """Describe the best model of a row's curve with 95 % intervals of its parameters; empty if there is none."""
-    model = row["fit"]
-    if not model:
-        return ""
-
-    def format_parameter(name: str, format_value: Any) -> str:
-        return (
-            f"{format_value(row[name])} [{wording.format_range(row[f'{name}_low'], row[f'{name}_high'], format_value)}]"
-        )
-
-    def format_milliseconds(number: float) -> str:
-        return f"{wording.format_number(number)}\u202fms"
-
-    def format_microseconds(number: float) -> str:
-        return f"{wording.format_number(number)}\u202fµs"
-
-    residual = wording.format_percent(row["fit_residual_pct"])
-    caveat = (
-        "" if row["fit_holds"] else f"; the model does not fit: points deviate from it by {residual} (root mean square)"
-    )
-    if model == AMDAHL:
-        return f"Amdahl: {format_parameter('amdahl_serial_pct', wording.format_percent)} serial{caveat}"
-    if model == GUSTAFSON:
-        return f"Gustafson: {format_parameter('gustafson_serial_pct', wording.format_percent)} serial{caveat}"
-    bandwidth = row["effective_gb_per_s"]
-    bandwidth_note = f" (B {wording.format_number(bandwidth)}\u202fGB/s)" if np.isfinite(bandwidth) else ""
-    return (
-        f"latency-bandwidth: compute {format_parameter('compute_ms', format_milliseconds)}, "
-        f"alpha {format_parameter('alpha_us', format_microseconds)}, "
-        f"bytes/B {format_parameter('bytes_over_b_ms', format_milliseconds)}{bandwidth_note}{caveat}"
-    )
+    """Describe the best model of a row's curve in a sentence, with its main parameter and the 95 % interval."""
+    names = {AMDAHL: ("amdahl_serial_pct", "Amdahl's law"), GUSTAFSON: ("gustafson_serial_pct", "Gustafson's law")}
+    if row["fit"] in names:
+        name, law = names[row["fit"]]
+        bounds = (row[name], row[f"{name}_low"], row[f"{name}_high"])
+        share = wording.format_with_interval(*bounds, wording.format_percent)
+        return f"The line follows {law}: {share} of the work does not scale."
+    latency = wording.format_with_interval(row["alpha_us"], row["alpha_us_low"], row["alpha_us_high"])
+    return f"The line follows the latency-bandwidth model with a latency of {latency} \u00b5s."

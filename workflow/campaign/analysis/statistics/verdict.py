@@ -45,7 +45,7 @@ NOT_TESTED_ONE_COMPOSITION = (
     "each was measured on one composition, so this is not tested; the interval includes only run-to-run variation"
 )
 NOT_TESTED_DIFFERENT_HOSTS = "each ran on different hosts, whose effect cannot be separated, so this is not tested"
-NOT_TESTED_SINGLE_RUN = "each was measured once, so this is not tested"
+NOT_TESTED_SINGLE_RUN = "measured once each, not tested"
 _SPREAD_FROM_OTHER_CELLS = "the spread of compositions is estimated from other cells"
 _SPREAD_FROM_EARLIER_CAMPAIGNS = "the spread of compositions is estimated from earlier campaigns on this system ({})"
 _SPREAD_FROM_OTHER_CHANGES = "the spread is estimated from the changes of other configurations"
@@ -54,6 +54,11 @@ _SPREAD_FROM_OTHER_CHANGES = "the spread is estimated from the changes of other 
 def is_significant(row: Mapping[Any, Any]) -> bool:
     """Return whether the difference is significant among all comparisons of the figure (Holm)."""
     return bool(row["p_holm"] < SIGNIFICANCE_LEVEL)
+
+
+def has_significant_difference(rows: pd.DataFrame) -> bool:
+    """Return whether any of several comparisons is significant."""
+    return bool((rows["p_holm"] < SIGNIFICANCE_LEVEL).any())
 
 
 def is_untested(row: Mapping[Any, Any]) -> bool:
@@ -142,30 +147,37 @@ def format_estimate(
     )
 
 
-def describe_uncertainty(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
-    """Describe the uncertainty of a comparison's estimate in a sentence; empty for a significant difference.
-
-    The text is also empty for an estimate without an interval, because its number already states that.
+def describe_comparison(
+    row: Mapping[Any, Any],
+    values: tuple[float, float, float],
+    statement: str,
+    effect: str,
+    format_value: Callable[[float], str] = wording.format_ratio,
+    subject: str = "",
+) -> str:
+    """Describe one comparison in a sentence: the effect, or that it is not significant, and then its conditions.
 
     Args:
         row: comparison.
-        low_pct: lower bound of the difference, 95 %.
-        high_pct: upper bound of the difference, 95 %.
+        values: estimate and its lower and upper bound.
+        statement: sentence without its full stop, with '{}' for the number.
+        effect: name of the effect.
+        format_value: formats one number.
+        subject: what is compared, such as the name of a cell.
     """
-    if is_untested(row) and math.isfinite(low_pct):
-        return f" ({explain_missing_test(row)})"
+    value, low, high = values
     if is_significant(row) or not math.isfinite(row["p"]):
-        return ""
-    if row["p"] < SIGNIFICANCE_LEVEL:
-        family = f"among the {int(row['n_tests']):,} comparisons of this figure"
-        return f", not significant {family} (p of no difference = {format_p_value(row['p_holm'])}, Holm)"
-    largest_pct = bound_difference_pct(low_pct, high_pct)
-    if largest_pct > _MAX_INFORMATIVE_DIFFERENCE_PCT:
-        return (
-            f", inconclusive: {_describe_detectable_difference(row['least_detectable_pct'])} would have been detected"
-        )
-    size = wording.format_percent(largest_pct, _choose_decimals(largest_pct))
-    return f", not significant; differences above {size} are ruled out"
+        has_interval = math.isfinite(low) and math.isfinite(high)
+        if is_untested(row) and not has_interval:
+            number, caveat = format_value(value), NOT_TESTED_SINGLE_RUN
+        else:
+            number = wording.format_with_interval(value, low, high, format_value)
+            caveat = explain_missing_test(row) if is_untested(row) else ""
+        conditions = "; ".join(filter(None, (subject, describe_basis(row), caveat)))
+        return f"{statement.format(number)}{f' ({conditions})' if conditions else ''}."
+    percent = [end if format_value is wording.format_percent else 100 * (end - 1) for end in (low, high)]
+    estimate = format_estimate(row, values, format_value, subject)
+    return f"No significant {effect}: the estimate is {estimate}{_describe_doubt(row, *percent)}."
 
 
 def summarize_effects(
@@ -192,24 +204,18 @@ def summarize_effects(
         convert_ratio: converts a ratio to the number that is shown.
         format_value: formats this number.
     """
-    has_effect = bool((rows["p_holm"] < SIGNIFICANCE_LEVEL).any() or rows["p"].isna().all())
     if len(rows) == 1:
         row = rows.to_dict("records")[0]
         value, *ends = (convert_ratio(row[name]) for name in ("ratio", "ratio_low", "ratio_high"))
         low, high = sorted(ends)
         subject = wording.format_axes(row, label_columns)
-        if has_effect:
-            number = wording.format_with_interval(value, low, high, format_value)
-            caveat = f"; {explain_missing_test(row)}" if is_untested(row) and math.isfinite(low) else ""
-            return f"{statement.format(number)} ({'; '.join(filter(None, (subject, describe_basis(row))))}{caveat})."
-        percent = [end if format_value is wording.format_percent else 100 * (end - 1) for end in (low, high)]
-        estimate = format_estimate(row, (value, low, high), format_value, subject)
-        return f"No significant {effect}: the estimate is {estimate}{_describe_doubt(row, *percent)}."
+        return describe_comparison(row, (value, low, high), statement, effect, format_value, subject)
+    has_effect = has_significant_difference(rows) or bool(rows["p"].isna().all())
     if has_effect:
         number, reason = _format_average(rows, design, convert_ratio, format_value)
-        extremes = format_estimate_range(rows, label_columns, convert_ratio, format_value)
+        extremes = _describe_estimate_range(rows, "cells", label_columns, convert_ratio, format_value)
         return (
-            f"{statement.format(number)} on average over {len(rows):,} cells{reason}. {extremes[:1].upper()}{extremes[1:]}"
+            f"{statement.format(number)} on average over {len(rows):,} cells{reason}. {extremes}"
             f"{_describe_significance(rows)}."
         )
     number, reason = _format_average(rows, design, convert_ratio, format_value)
@@ -221,8 +227,29 @@ def summarize_effects(
     )
 
 
+def summarize_shown_cells(
+    rows: pd.DataFrame,
+    design: Design,
+    label_columns: Sequence[str],
+    statement: str,
+    effect: str,
+    convert_ratio: Callable[[float], float] = float,
+    format_value: Callable[[float], str] = wording.format_ratio,
+) -> str:
+    """Describe the few cells of a small picture in a sentence, by the numbers that the picture shows.
+
+    One cell has its interval. Several cells have the smallest and the largest estimate. For arguments see `summarize_effects`.
+    """
+    if len(rows) == 1:
+        return summarize_effects(rows, design, label_columns, statement, effect, convert_ratio, format_value)
+    extremes = format_estimate_range(rows, label_columns, convert_ratio, format_value)
+    if has_significant_difference(rows) or rows["p"].isna().all():
+        return f"{statement.format(extremes)}{_describe_significance(rows)}."
+    return f"No significant {effect}: {extremes}."
+
+
 def _describe_doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
-    """Return the end of a sentence on an insignificant comparison; for arguments see `describe_uncertainty`."""
+    """Return the end of a sentence on an insignificant comparison with these bounds of the difference."""
     if row["p"] < SIGNIFICANCE_LEVEL:
         family = f"over the {int(row['n_tests']):,} comparisons of this figure"
         return f", with p of no difference = {format_p_value(row['p_holm'])} {family} (Holm)"
@@ -241,8 +268,8 @@ def summarize_range(
 ) -> str:
     """Format the mean ratio with its interval, and the range of estimates; see `summarize_effects`."""
     number, reason = _format_average(rows, design, convert_ratio, format_value)
-    extremes = format_estimate_range(rows, label_columns, convert_ratio, format_value)
-    return f"{number} on average over {len(rows):,} lines{reason}. {extremes[:1].upper()}{extremes[1:]}"
+    extremes = _describe_estimate_range(rows, "lines", label_columns, convert_ratio, format_value)
+    return f"{number} on average over {len(rows):,} lines{reason}. {extremes}"
 
 
 def _format_average(
@@ -264,13 +291,28 @@ def format_estimate_range(
     convert_ratio: Callable[[float], float] = float,
     format_value: Callable[[float], str] = wording.format_ratio,
 ) -> str:
-    """Format the smallest and the largest estimate of several comparisons, with the names of their cells."""
+    """Format the smallest and the largest estimate of several comparisons, with the names of their cells.
+
+    The names leave out values that all cells share. Equal numbers are given once, without a name.
+    """
+    label_columns = [name for name in label_columns if rows[name].nunique() > 1] or label_columns
     ordered_rows = rows.assign(shown=rows["ratio"].map(convert_ratio)).sort_values("shown", kind="stable")
-    first, last = (
-        f"{format_value(row['shown'])} ({wording.format_axes(row, label_columns)})"
-        for row in ordered_rows.iloc[[0, -1]].to_dict("records")
-    )
-    return f"estimates of single cells range from {first} to {last}"
+    ends = ordered_rows.iloc[[0, -1]].to_dict("records")
+    first, last = (f"{format_value(row['shown'])} ({wording.format_axes(row, label_columns)})" for row in ends)
+    values = {format_value(row["shown"]) for row in ends}
+    return f"{first} to {last}" if len(values) > 1 else values.pop()
+
+
+def _describe_estimate_range(
+    rows: pd.DataFrame,
+    noun: str,
+    label_columns: Sequence[str],
+    convert_ratio: Callable[[float], float],
+    format_value: Callable[[float], str],
+) -> str:
+    """Describe the range of estimates in a sentence without its full stop, such as 'Single cells range from ..'."""
+    extremes = format_estimate_range(rows, label_columns, convert_ratio, format_value)
+    return f"Single {noun} {'range from' if ' to ' in extremes else 'have'} {extremes}"
 
 
 def _describe_significance(rows: pd.DataFrame) -> str:
@@ -279,7 +321,8 @@ def _describe_significance(rows: pd.DataFrame) -> str:
     if tested_rows.empty:
         return ""
     count = int((tested_rows["p_holm"] < SIGNIFICANCE_LEVEL).sum())
-    return f"; {count:,} of {wording.pluralize(len(tested_rows), 'cell')} {'differs' if count == 1 else 'differ'} significantly"
+    share = ("both" if count == 2 else f"all {count:,}") if count == len(rows) else f"{count:,} of {len(tested_rows):,}"
+    return f"; {share} {'differs' if count == 1 else 'differ'} significantly"
 
 
 def _describe_excluded_differences(
@@ -300,14 +343,16 @@ def compute_simultaneous_bounds(rows: pd.DataFrame) -> tuple[Sequence[float], Se
     return tuple(list(value * (rows[end].to_numpy() / value) ** width_factor) for end in ("ratio_low", "ratio_high"))  # type: ignore[return-value]
 
 
-def describe_extreme_ratio(comparison: Ratios, cell_count: int) -> str:
-    """Describe the ratio of the largest of several cells to the smallest, with its interval and basis, as part of a sentence.
+def describe_extreme_ratio(comparison: Ratios, cell_count: int, statement: str, effect: str) -> str:
+    """Describe the ratio of the largest of several cells to the smallest in a sentence, with its interval and basis.
 
     The test and the interval hold over all pairs of the cells.
 
     Args:
         comparison: comparison of the largest cell with the smallest one.
         cell_count: number of cells from which the two were chosen.
+        statement: sentence without its full stop, with '{}' for the ratio.
+        effect: name of the effect.
     """
     pairs = max(1, cell_count * (cell_count - 1) // 2)
     value, low, high = (float(bound[0]) for bound in comparison.estimate.compute_bounds(1 - SIGNIFICANCE_LEVEL / pairs))
@@ -315,11 +360,7 @@ def describe_extreme_ratio(comparison: Ratios, cell_count: int) -> str:
     p = float(comparison.compute_p_values()[0])
     row |= {"ratio": value, "p": p, "p_holm": min(1.0, p * pairs), "n_tests": pairs}
     row["least_detectable_pct"] = float(comparison.compute_detectable_pct(pairs)[0])
-    if is_untested(row) and not math.isfinite(low):
-        return f"{wording.format_ratio(value)} ({NOT_TESTED_SINGLE_RUN})"
-    return format_estimate(row, (value, low, high), wording.format_ratio) + describe_uncertainty(
-        row, 100 * (low - 1), 100 * (high - 1)
-    )
+    return describe_comparison(row, (value, low, high), statement, effect)
 
 
 def format_p_value(p: float) -> str:

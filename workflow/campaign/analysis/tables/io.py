@@ -187,6 +187,7 @@ class ReportContext(BaseModel):
     campaign: _CampaignSection
     campaign_yaml: str = ""
     conditions: list[str] = []
+    assumptions: dict[str, str] = {}
     environments: dict[str, dict[str, Any]] = {}
     excluded: list[dict[str, Any]] = []
     flags: dict[str, str] = {}

@@ -36,6 +36,7 @@ def build_context_document(campaign_results: CampaignResults) -> dict[str, Any]:
                 condition for part in campaign.parts for condition in system_context.list_hardware_substitutes(part)
             )
         ),
+        "assumptions": _describe_assumptions(campaign_results),
         "excluded": [
             *(
                 {"rule": removed_rule.rule, "why": removed_rule.why, "cells": removed_rule.cells}
@@ -114,6 +115,16 @@ def _list_notes(campaign_results: CampaignResults) -> list[str]:
         *provenance.list_label_notes(campaign, records, store),
         *provenance.list_update_notes(records, store),
     ]
+
+
+def _describe_assumptions(campaign_results: CampaignResults) -> dict[str, str]:
+    """Describe the assumptions of emulations by subject, with those of several systems joined."""
+    sentences: dict[str, dict[str, None]] = {}
+    for part in campaign_results.campaign.parts:
+        records = [record for record in campaign_results.records if record.system in ("", part.part)]
+        for subject, sentence in run_notes.describe_assumptions(part.system, records, campaign_results.store).items():
+            sentences.setdefault(subject, {})[sentence] = None
+    return {subject: " ".join(texts) for subject, texts in sentences.items()}
 
 
 def _merge_notes(campaign: Campaign, list_notes: Callable[[Campaign], Sequence[str]]) -> list[str]:

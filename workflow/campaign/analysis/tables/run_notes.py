@@ -55,6 +55,34 @@ def list_load_notes(records: Iterable[Record]) -> list[str]:
     return [note] if note else []
 
 
+def describe_assumptions(system: SystemFile, records: Sequence[Record], store: RecordStore) -> dict[str, str]:
+    """Describe the values of the system file that an emulation applied and that results therefore repeat, by subject.
+
+    Returns at most one sentence each for 'precision' (paces of emulated devices) and 'links' (rates per direction).
+    """
+    if system.emulation is None or not records:
+        return {}
+    speeds = [
+        f"{precision} {pace / paces['fp32']:.3g}× as fast as fp32"
+        for paces in system.emulation.pace.values()
+        for precision, pace in paces.items()
+        if precision != "fp32" and "fp32" in paces
+    ]
+    composed_links = [
+        store.read_shared_document(name).get("links") for name in sorted({r.composition for r in records})
+    ]
+    emulated_links = next((links for links in composed_links if links and links["emulated"]), {})
+    rates = [
+        f"{rate:.3g} Gbit/s {meaning}"
+        for link, meaning in (("local", "in a host"), ("fabric", "to the fabric"), ("network", "between hosts"))
+        if (rate := emulated_links.get(f"{link}_gbit_per_s"))
+    ]
+    return {
+        **({"precision": f"The system file makes {', '.join(dict.fromkeys(speeds))}."} if speeds else {}),
+        **({"links": f"The system file sets the links: {', '.join(rates)}."} if rates else {}),
+    }
+
+
 def list_device_evidence_notes(campaign: Campaign, records: Iterable[Record]) -> list[str]:
     """Return a note on the evidence that runs used accelerators, or no note if no valid run used any."""
     kinds = {
