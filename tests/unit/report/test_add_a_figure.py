@@ -16,7 +16,7 @@ from campaign.analysis.tables import io
 from campaign.analysis.tables.cells import build_cells_table
 from campaign.analysis.tables.runs import build_runs_table
 from campaign.common.errors import RecordError
-from campaign.common.paths import REPORTS, SCRIPTS
+from campaign.common.paths import REPORTS, SCRIPTS, find_figure_files
 from campaign.report import bars, figure, write
 from campaign.report.context_schema import ContextDocument
 from docs import literature_index
@@ -40,6 +40,18 @@ def scripts(tmp_path: Path) -> Path:
     shutil.copy(SCRIPTS / "figures" / "composition_times.py", folder)
     (folder / "held_time.py").write_text(template())
     return folder.parent
+
+
+def test_files_of_the_current_directory_are_figures_beside_those_of_the_program(
+    scripts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(scripts.parent)
+    files = find_figure_files()
+    assert {name for name, path in files.items() if path.parent != SCRIPTS / "figures"} == {
+        "composition_times",
+        "held_time",
+    }
+    assert "precision" in files
 
 
 def test_the_template_has_ten_lines() -> None:

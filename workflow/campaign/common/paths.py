@@ -39,8 +39,8 @@ def find_figure_files(scripts: Path = SCRIPTS) -> dict[str, Path]:
         scripts: directory with `figures/`. With any other than that of the program, only its figures are found.
     """
     directories = list_figure_directories() if scripts == SCRIPTS else [scripts / "figures"]
-    files = (path for directory in directories for path in directory.glob("[a-z]*.py"))
-    return dict(sorted((path.stem, path) for path in files))
+    files = {path.stem: path for directory in directories for path in directory.glob("[a-z]*.py")}
+    return dict(sorted(files.items()))
 
 
 @dataclass(frozen=True)
