@@ -64,7 +64,7 @@ def test_an_unknown_spread_is_said_and_a_known_one_is_named(two: tuple[planted.T
 
 def test_the_spread_is_that_of_cells_over_campaigns() -> None:
     means = pd.DataFrame(
-        {"cell": [0, 0, 0, 1, 1, 2], "campaign": list("abcabc"), "mean": np.exp([0.0, 0.1, 0.2, 5.0, 5.2, 9.0])}
+        {"cell": [0, 0, 0, 1, 1, 2], "campaign": list("abcabd"), "mean": np.exp([0.0, 0.1, 0.2, 5.0, 5.2, 9.0])}
     )
     found = estimate_campaign_spread(means)
     assert found == CampaignSpread(pytest.approx((0.01 + 0.01 + 0.01 + 0.01) / 3), 3)  # type: ignore[arg-type]

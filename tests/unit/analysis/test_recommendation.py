@@ -414,6 +414,7 @@ def test_what_may_be_as_good_stands_below_with_its_interval_on_one_scale(written
     ends = {"value": 1.1 * value, "low": 1.05 * value, "high": 1.15 * value}
     other = first.choice.model_copy(update={"configuration": "other", **ends})
     beside = {"tied": (), "tied_total": 0, "not_told_apart": (other,), "not_told_apart_total": 3}
+    assert first.model_copy(update=beside).describe_alternatives().endswith(f": {other.short_text} and 2 more")
     said, alone = (
         build_recommendation_section(document.model_copy(update={"answers": (first.model_copy(update=update),)}))
         for update in (beside, {})
