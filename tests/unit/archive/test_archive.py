@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.archive.read import open_archive
+from campaign.archive.read import check_archive, open_archive
 from campaign.archive.write import write_archive
 from campaign.common.errors import ArchiveError
 from campaign.plan.campaign.resolve import Campaign
@@ -149,6 +149,17 @@ def test_every_damage_is_named(
     assert str(there) in str(caught.value)
     assert not (tmp_path / "page.html").exists()
     assert not (tmp_path.parent / "outside.json").exists()
+
+
+def test_every_unreadable_member_is_named(there: Path) -> None:
+    with zipfile.ZipFile(rewritten(there, lambda members: None)) as archive:
+        infos = [info for info in archive.infolist() if info.filename.startswith("records/")][:2]
+    content = bytearray(there.read_bytes())
+    for info in infos:
+        content[info.header_offset + 30 + len(info.filename)] ^= 1
+    there.write_bytes(content)
+    with pytest.raises(ArchiveError, match=f"checksum differs for .*{infos[0].filename}.*{infos[1].filename}"):
+        check_archive(there)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip at all", b"PK\x03\x04 torn", None])

@@ -61,6 +61,7 @@ def test_foreign_software_reads_what_the_profile_asks_for(made: tuple[Campaign, 
         crate = ROCrate(tmp_path)
     root = crate.root_dataset
     assert {each.id for each in root["conformsTo"]} >= {"https://w3id.org/ro/wfrun/workflow/0.5"}
+    assert root["description"] == "Measurements of the campaign small on bench."
     assert root["license"].id == "https://spdx.org/licenses/CC-BY-4.0"
     assert crate.mainEntity.lang.id.endswith("#snakemake")
     assert "ComputationalWorkflow" in crate.mainEntity.type
