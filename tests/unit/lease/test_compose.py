@@ -81,6 +81,17 @@ def test_what_is_kept_and_was_not_composed_whole_or_leaked_has_no_owner(
     assert verify_compositions(campaign_file, results.root) == []
 
 
+def test_one_device_of_two_that_its_host_does_not_see_is_found(tmp_path: Path, campaign_file: Path) -> None:
+    root = tmp_path / "results"
+    compose_kept_lease(campaign_file, root, "1x2-fabric")
+    verify = ["verify", str(campaign_file), "--results", str(root)]
+    assert CliRunner().invoke(main, verify).exit_code == 0
+    with Site(load_campaign(campaign_file).system, root).open_fabric() as fabric, fabric.state.edit() as state:
+        state.get_or_create_slot("falcon1/drawer1/slot2").visible_s = None
+    shown = CliRunner().invoke(main, verify)
+    assert (shown.exit_code, "differs from the request" in shown.output) == (1, False)
+
+
 def test_what_nobody_looks_at_is_not_said_to_be_seen(tmp_path: Path) -> None:
     here = {"system.fabric.kind": "static", "system.pool": [], "campaign.configurations.0.attach": ["local"]}
     campaign_file, root = write_files(tmp_path, here), tmp_path / "results"
