@@ -167,7 +167,9 @@ def test_a_subset_of_configurations_gives_exactly_their_cells(tmp_path: Path) ->
     ("where", "expected"), [("batch == 2", 8), ("ranks == 2 and attach == 'fabric'", 4), ("batch_global >= 4", 4)]
 )
 def test_where_selects(tmp_path: Path, where: str, expected: int) -> None:
-    assert len(expand_matrix(load(tmp_path), where).cells) == expected
+    made = expand_matrix(load(tmp_path), where)
+    assert len(made.cells) == expected
+    assert [(r.why, r.cells) for r in made.removed] == [("not selected", 16 - expected)]
 
 
 def test_zipped_axes_go_together(tmp_path: Path) -> None:
