@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +23,11 @@ from campaign.analysis.tables.cells import CellPlan, build_cells_table
 from campaign.analysis.tables.leases import build_leases_table
 from campaign.analysis.tables.runs import build_runs_table
 from campaign.common.errors import RecordError
+from campaign.common.paths import Results
 from campaign.report import figure
 from campaign.report import page as report
 from campaign.report.figure import FigureData
+from campaign.report.sources import open_writable_directory
 from campaign.spec.cell import Cell, Configuration
 from campaign.spec.record import Record
 from campaign.spec.run_numbers import compute_run_number
@@ -492,3 +495,15 @@ def test_figures_are_read_by_name_and_the_page_is_written(tmp_path: Path) -> Non
     assert (tmp_path / "deep" / "report.html").read_text(encoding="utf-8") == "<p>ü</p>"
     with pytest.raises(RecordError, match="cannot be read"):
         report.read_drawings([(tmp_path / "none.svg", tmp_path / "none.json")])
+
+
+def test_a_page_is_made_elsewhere_if_a_directory_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = Results(tmp_path, "small")
+    results.tables.mkdir(parents=True)
+    with open_writable_directory(results) as scratch:
+        assert scratch == results.directory
+    monkeypatch.setattr(os, "access", lambda path, mode: path != results.tables)
+    with open_writable_directory(results) as scratch:
+        assert scratch != results.directory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from campaign.report.svg import adapt_svg
+from campaign.report.svg import adapt_svg, render_notice
 
 _CIRCLE = (
     "M 0 3 \nC 0.8 3 1.6 2.7 2.1 2.1 \nC 2.7 1.6 3 0.8 3 0 \nC 3 -0.8 2.7 -1.6 2.1 -2.1 \nC 1.6 -2.7 0.8 -3 0 -3 \n"
@@ -58,3 +58,10 @@ def test_lines_that_differ_in_nothing_but_their_place_are_one_path() -> None:
     )
     for apart in ("fill: none; stroke: #0072b2; stroke-opacity: 0.5", "fill: #0072b2"):
         assert _group(f"<svg><g>{bar(1, apart)}\n{bar(2, apart)}</g></svg>").count("<path") == 2, apart
+
+
+def test_a_notice_is_as_high_as_its_lines() -> None:
+    for line_count in (1, 2):
+        lines = re.findall("<tspan", (picture := render_notice("a", "one word more " * 6 * line_count)))
+        assert len(lines) == line_count
+        assert f'viewBox="0 0 620 {24 + 18 * line_count}"' in picture
