@@ -96,6 +96,12 @@ def test_a_host_that_the_file_forgot_is_named() -> None:
         opened.end(["host9"], "lease.1")
 
 
+def test_a_newly_reserved_host_that_slurm_does_not_know_is_named() -> None:
+    opened = open_strategy(system("reservation"), Scripted(CompletedCommand(0, "", "")))
+    with pytest.raises(HostFailed, match=r"host1 \(unknown to Slurm\)"):
+        opened.begin(["host1"], "lease.1")
+
+
 @given(st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=5, unique=True))
 def test_reservations_are_named_apart_in_plain_characters(leases: list[str]) -> None:
     names = [make_reservation_name(lease) for lease in leases]
