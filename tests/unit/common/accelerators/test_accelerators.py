@@ -78,6 +78,7 @@ def test_what_the_tools_list_is_understood() -> None:
     first, second = ACCELERATORS["rocm"].parse_devices(AMD_SMI.splitlines())
     assert first == DetectedDevice("d4ff74a0-0000-1000-8080-808080808080", "", "0000:c1:00.0")
     assert second.address == "0000:c6:00.0"
+    assert ACCELERATORS["rocm"].parse_devices(AMD_SMI.replace(",", ", ").splitlines()) == (first, second)
     assert ACCELERATORS["rocm"].parse_devices(["ERROR: no driver"]) == ()
     *tiles, card = ACCELERATORS["xpu"].parse_devices(XPU_SMI.splitlines())
     assert [tile.model for tile in tiles] == ["Intel(R) Data Center GPU Max 1550"] * 2
