@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 from campaign.analysis.sample_size import (
-    ASSUMED_PCT,
     SampleSize,
     SampleSizes,
     Spread,
@@ -100,14 +99,14 @@ def test_the_spread_is_that_of_the_runs() -> None:
 
 def test_where_everything_was_composed_once_the_spread_of_compositions_is_assumed_and_that_is_said() -> None:
     found = estimate_spread([("single", planted(2.0, 1.0, 1, 4))])
-    assert found.composition_pct == ASSUMED_PCT["composition"]
+    assert found.composition_pct == 1.0
     assert "assumed" in found.source
     assert estimate_spread([("one run", planted(2.0, 1.0, 1, 1))]) is None
 
 
 def test_a_spread_is_read_from_words_and_an_error_says_how_to_write_it() -> None:
     found = parse_spread("composition 2 %, run 0.5")
-    assert (found.composition_pct, found.run_pct, found.step_pct) == (2.0, 0.5, ASSUMED_PCT["step"])
+    assert (found.composition_pct, found.run_pct, found.step_pct) == (2.0, 0.5, 5.0)
     with pytest.raises(
         ConfigError, match="'host 3' is not the standard deviation of a composition, run or step; write"
     ):
