@@ -13,7 +13,7 @@ from campaign.spec.run_numbers import format_run_number
 
 TITLE = "Time series"
 SECTION = "What happens during a run?"
-METHOD = "each point of a time series is the mean over 1 % of the run, so shorter peaks are not visible"
+METHOD = "points of time series are means over 1 % of the run"
 WITH = "utilisation"
 PLACE = 160
 UNITS = {"parts": ""}

@@ -435,9 +435,8 @@ def test_the_page_says_which_scheduler_measured(launchers: dict[str, int], said:
 
 
 def test_figures_left_out_are_one_line_with_their_reasons(page: str) -> None:
-    line = re.search(r'<p class="left-out">(.*?)</p>', page)[1]
-    reason = "there is &lt;no&gt; baseline"
-    assert line == f'Nothing to show for <abbr title="{reason}">Local, hybrid and fabric</abbr>.'
+    (line,) = re.findall(r"<li>(.*?)</li>", re.search(r'<ul class="left-out">(.*?)</ul>', page, re.DOTALL)[1])
+    assert line == "Local, hybrid and fabric: there is &lt;no&gt; baseline."
 
 
 def test_provenance_holds_what_is_needed_to_repeat(page: str) -> None:

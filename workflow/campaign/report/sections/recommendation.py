@@ -114,8 +114,9 @@ def build_recommendation_section(document: RecommendationDocument) -> dict[str, 
 
 
 def _find_common_unit(choices: Iterable[RecommendedChoice | None]) -> str:
-    """Return the unit of the values of an objective; empty if there is none, or if choices have different ones."""
-    units = {choice.value_text.partition(" (")[0].partition("\u202f")[2] for choice in choices if choice}
+    """Return the unit of the values of an objective; empty for ratios, and if choices have different units."""
+    values = [choice.value_text.partition(" (")[0].partition("\u202f") for choice in choices if choice]
+    units = {"" if number.endswith("×") else unit for number, _, unit in values}
     return units.pop() if len(units) == 1 else ""
 
 
