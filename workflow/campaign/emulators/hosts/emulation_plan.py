@@ -21,7 +21,10 @@ from campaign.spec.system_file import Emulation, Links
 _SHAPED_LINKS: tuple[LinkType, ...] = ("fabric", "network")
 NOT_EMULATED = "links not emulated"
 NOT_CROSSED = "links not crossed: one program stands for all ranks"
-UNEQUAL_LINKS_REMARK = "Hybrid compositions are slower than on real hardware, because TCP is slower over a fast link that leads to a slow one."
+UNEQUAL_LINKS_REMARK = (
+    "Hybrid compositions are slower than on real hardware, because TCP is slower over a fast link that "
+    "leads to a slow one."
+)
 FLAGS: Mapping[str, str] = {
     NOT_EMULATED: "this machine could not emulate hosts, so all ranks shared one loopback, and attachment and the spread over "
     "hosts had no effect",
