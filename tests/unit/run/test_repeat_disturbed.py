@@ -3,20 +3,20 @@ from __future__ import annotations
 import pytest
 
 from campaign.observe.telemetry.run_telemetry import TelemetrySummary
-from campaign.run.launched_run import Launch, repeat_until_undisturbed
+from campaign.run.launched_run import RunLaunch, repeat_until_undisturbed
 from campaign.spec.record import Failure
 from campaign.workloads.failures import KILLED_FROM_OUTSIDE, PACE_NOT_HELD, REPEATED
 from campaign.workloads.protocol import Outcome, StepEnd
 
-FINE = Launch(StepEnd((0,), 0.0, 1.0), Outcome("ok", throughput_per_s=9.9))
-SLOWED = Launch(StepEnd((0,), 0.0, 5.0, disturbance="the run was suspended"), Outcome("ok", throughput_per_s=1.8))
-LATE = Launch(
+FINE = RunLaunch(StepEnd((0,), 0.0, 1.0), Outcome("ok", throughput_per_s=9.9))
+SLOWED = RunLaunch(StepEnd((0,), 0.0, 5.0, disturbance="the run was suspended"), Outcome("ok", throughput_per_s=1.8))
+LATE = RunLaunch(
     StepEnd((-9,), 0.0, 5.0, timed_out=True, disturbance="the clock was set"),
     Outcome("time_limit", Failure(reason="")),
 )
-SHOT = Launch(StepEnd((-9,), 0.0, 1.0), Outcome("crashed", Failure(reason=KILLED_FROM_OUTSIDE)))
-BUSY = Launch(StepEnd((0,), 0.0, 1.0), Outcome("invalid", Failure(reason=PACE_NOT_HELD), throughput_per_s=1.8))
-CRASHED = Launch(StepEnd((7,), 0.0, 1.0), Outcome("crashed", Failure(reason="exit code 7")))
+SHOT = RunLaunch(StepEnd((-9,), 0.0, 1.0), Outcome("crashed", Failure(reason=KILLED_FROM_OUTSIDE)))
+BUSY = RunLaunch(StepEnd((0,), 0.0, 1.0), Outcome("invalid", Failure(reason=PACE_NOT_HELD), throughput_per_s=1.8))
+CRASHED = RunLaunch(StepEnd((7,), 0.0, 1.0), Outcome("crashed", Failure(reason="exit code 7")))
 SHARED = FINE._replace(telemetry=TelemetrySummary(disturbances=("another process used gpu:0: pid 7",)))
 
 
@@ -33,7 +33,7 @@ SHARED = FINE._replace(telemetry=TelemetrySummary(disturbances=("another process
         ([SLOWED, SLOWED, SHOT, FINE], 2),
     ],
 )
-def test_the_first_undisturbed_launch_counts_or_the_last_attempt(launches: list[Launch], counts: int) -> None:
+def test_the_first_undisturbed_launch_counts_or_the_last_attempt(launches: list[RunLaunch], counts: int) -> None:
     left = iter(launches)
     ended, outcome, _ = repeat_until_undisturbed("run", lambda: next(left), 3)
     assert outcome == launches[counts][1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from campaign.observe.telemetry.run_telemetry import TelemetrySummary
-from campaign.run.launched_run import Launch
+from campaign.run.launched_run import RunLaunch
 from campaign.run.run_loop import DriverSession, invalidate_if_devices_idle
 from campaign.spec.record import Status
 from campaign.workloads.protocol import Outcome, StepEnd
@@ -35,10 +35,10 @@ def test_a_process_that_stays_on_a_device_is_waited_for_once_in_a_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = TelemetrySummary(disturbances=("another process used gpu:0 before and during the run: pid 7",))
-    ended = Launch(StepEnd((0,), 0.0, 1.0), Outcome("ok", throughput_per_s=5.0), used)
+    ended = RunLaunch(StepEnd((0,), 0.0, 1.0), Outcome("ok", throughput_per_s=5.0), used)
     launched: list[Path] = []
 
-    def launch(session: DriverSession, launcher: Any, workload: Any, run: Any, log: Path) -> Launch:
+    def launch(session: DriverSession, launcher: Any, workload: Any, run: Any, log: Path) -> RunLaunch:
         launched.append(log)
         return ended
 

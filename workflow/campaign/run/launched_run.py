@@ -119,7 +119,7 @@ def _append_result_file(name: str | None, directory: Path, log: Path) -> list[st
     return [f"{len(paths)} files '{name}': the last by name counts"] if len(paths) > 1 else []
 
 
-class Launch(NamedTuple):
+class RunLaunch(NamedTuple):
     """One launch of a run: how it ended, its outcome and its telemetry."""
 
     step_end: StepEnd
@@ -128,8 +128,8 @@ class Launch(NamedTuple):
 
 
 def repeat_until_undisturbed(
-    name: str, launch_run: Callable[[], Launch], attempts: int, lasting_disturbances: Container[str] = ()
-) -> Launch:
+    name: str, launch_run: Callable[[], RunLaunch], attempts: int, lasting_disturbances: Container[str] = ()
+) -> RunLaunch:
     """Launch a run until nothing disturbs it, and return the last launch.
 
     After the last attempt, the disturbance is the outcome of the run. A rank that gets SIGKILL in every launch is killed because
@@ -154,10 +154,10 @@ def repeat_until_undisturbed(
         step_end = replace(step_end, flags=(*step_end.flags, REPEATED))
     if step_end.disturbance:
         outcome = replace(outcome, status="invalid", failure=Failure(reason=step_end.disturbance))
-    return Launch(step_end, outcome, telemetry)
+    return RunLaunch(step_end, outcome, telemetry)
 
 
-def _find_disturbance(launch: Launch, lasting_disturbances: Container[str]) -> str:
+def _find_disturbance(launch: RunLaunch, lasting_disturbances: Container[str]) -> str:
     """Return the description of what disturbed a launch from outside, or an empty string if nothing did."""
     if launch.step_end.disturbance:
         return launch.step_end.disturbance

@@ -30,7 +30,7 @@ from campaign.plan.requirements import describe_shortfall, list_required_cells
 from campaign.run.adaptive_repetitions import RepetitionTracker
 from campaign.run.environment import describe_environment
 from campaign.run.failed_devices import DeviceFaultHandler
-from campaign.run.launched_run import Launch, LaunchedRun, repeat_until_undisturbed
+from campaign.run.launched_run import LaunchedRun, RunLaunch, repeat_until_undisturbed
 from campaign.run.launchers import open_launcher
 from campaign.run.local_devices import verify_local_devices
 from campaign.run.progress import append_progress
@@ -234,10 +234,10 @@ class DriverSession:
         run = self._build_run(cell, repetition, workload)
         if objection := self._find_objection(cell, workload, run.runs_on):
             now_s = time.time()
-            launch = Launch(StepEnd((), now_s, now_s), Outcome("unsupported", Failure(reason=objection)))
+            launch = RunLaunch(StepEnd((), now_s, now_s), Outcome("unsupported", Failure(reason=objection)))
         elif self.uses_slurm and (reason := self.first_run.explain_no_retry(name)):
             now_s = time.time()
-            launch = Launch(StepEnd((), now_s, now_s), Outcome("time_limit", Failure(reason=reason)))
+            launch = RunLaunch(StepEnd((), now_s, now_s), Outcome("time_limit", Failure(reason=reason)))
             self.first_run.remove()
         else:
             # The file is kept after an exception, so that a run that the time limit ended stays recorded in it.
@@ -291,7 +291,7 @@ class DriverSession:
             return f"according to the system file, {cell.configuration.device} supports only {precisions}"
         return workload.unsupported_reason(cell, runs_on)
 
-    def _launch_once(self, launcher: Launcher, workload: Workload, run: Run, log: Path) -> Launch:
+    def _launch_once(self, launcher: Launcher, workload: Workload, run: Run, log: Path) -> RunLaunch:
         """Launch a run once and return how it ended, its outcome, judged for device faults, and its telemetry."""
         make_directory(run.directory)
         try:
@@ -308,7 +308,7 @@ class DriverSession:
             self.obtained.require_held(self.journals)
             outcome = workload.judge_run(run, step_result, Log(log))
             outcome = self.fault_handler.judge_outcome(run, step, step_result, outcome, Log(log))
-            return Launch(step_result, outcome, self._store_telemetry(run, step_result, outcome))
+            return RunLaunch(step_result, outcome, self._store_telemetry(run, step_result, outcome))
         except LaunchError as error:
             if log.exists():
                 error.with_log(log)
