@@ -24,7 +24,7 @@ from campaign.analysis.tables.leases import build_leases_table
 from campaign.analysis.tables.runs import build_runs_table
 from campaign.common.errors import RecordError
 from campaign.common.paths import Results
-from campaign.report import figure
+from campaign.report import cell_runs, figure
 from campaign.report import page as report
 from campaign.report.figure import FigureData
 from campaign.report.sources import open_writable_directory
@@ -145,6 +145,23 @@ def document_of(name: str, part: str = figure.ANSWERS, within: str = "", **field
     )
     drawing = figure.Drawing(svg="<svg/>", findings=(f"First of {name}.", f"Second of {name}."), **fields)
     return {**figure.build_page_document(declared, drawing), "svg": "<svg/>", "csv": "H4sI", "pdf": ""}
+
+
+def test_the_page_says_where_step_times_are_that_it_leaves_out(
+    measured: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = measured[0]
+    steps = runs[["cell_id", "repetition"]].assign(time_s=0.1)
+    words = "tables/steps.parquet has them"
+
+    def says_so(steps: pd.DataFrame | None) -> bool:
+        return words in report.render_report_page(*measured, [], synthetic.context_document(), {}, steps=steps)
+
+    monkeypatch.setattr(cell_runs, "MAX_RUNS_WITH_STEPS", len(runs))
+    assert not says_so(steps)
+    monkeypatch.setattr(cell_runs, "MAX_RUNS_WITH_STEPS", len(runs) - 1)
+    assert says_so(steps)
+    assert not says_so(None)
 
 
 def test_an_answer_without_a_significant_difference_is_one_line_unless_the_campaign_file_opens_it(

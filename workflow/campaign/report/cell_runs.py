@@ -89,10 +89,15 @@ def build_runs_document(
         "log": select_existing(listed_runs["log"].fillna("")),
         "record": select_existing(records),
     }
-    if len(listed_runs) <= MAX_RUNS_WITH_STEPS and not steps.empty:
+    if not steps.empty and not omits_steps(runs, steps):
         document["steps"] = _draw_all_steps(listed_runs, steps)
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def omits_steps(runs: pd.DataFrame, steps: pd.DataFrame) -> bool:
+    """Tell whether there are step times, in seconds, of more runs than a page shows."""
+    return len(runs) > MAX_RUNS_WITH_STEPS and not steps.empty
 
 
 def _number_texts(texts: Iterable[str]) -> dict[str, Any]:

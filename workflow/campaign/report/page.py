@@ -23,7 +23,7 @@ from campaign.common import wording
 from campaign.common.errors import RecordError, format_first_error
 from campaign.common.files import load_json, read_text, reject_damaged_document
 from campaign.report import sort_by_page_order
-from campaign.report.cell_runs import ResultFiles, build_runs_document
+from campaign.report.cell_runs import ResultFiles, build_runs_document, omits_steps
 from campaign.report.cells_table import build_cells_section
 from campaign.report.context_schema import AnalysisVersion, ContextDocument, ExcludedHost, ExclusionRule, PageLayout
 from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE, describe_cell_coverage
@@ -198,6 +198,7 @@ def build_context(
         "runs_of_cells": build_runs_document(
             runs, list(cells["cell_id"]), pd.DataFrame() if steps is None else steps, files
         ),
+        "omits_steps": steps is not None and omits_steps(runs, steps),
         "results_directory": files.directory if files else "",
         "apparatus": apparatus,
         "coverage": {
