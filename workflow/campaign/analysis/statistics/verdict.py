@@ -38,9 +38,7 @@ DRIFT_ADJUSTMENT_NOTE = (
     "Comparisons between compositions are adjusted: the cost of each run was divided by that of the reference in the same "
     "composition. This removes drift of the system during the campaign and adds the noise of the reference."
 )
-RUN_VARIATION_ONLY = (
-    "each configuration was measured on one composition, and intervals include only run-to-run variation"
-)
+RUN_VARIATION_ONLY = "each configuration was composed once"
 NOT_TESTED_ONE_COMPOSITION = (
     "measured on one composition each, not tested; the interval includes only run-to-run variation"
 )

@@ -22,8 +22,8 @@ _SHAPED_LINKS: tuple[LinkType, ...] = ("fabric", "network")
 NOT_EMULATED = "links not emulated"
 NOT_CROSSED = "links not crossed: one program stands for all ranks"
 UNEQUAL_LINKS_REMARK = (
-    "Hybrid compositions are slower than on real hardware, because TCP is slower over a fast link that leads to a slow one "
-    "(page 'The model of a training step')."
+    "Hybrid compositions are slower than on real hardware, because TCP is slower over a fast link that "
+    "leads to a slow one."
 )
 FLAGS: Mapping[str, str] = {
     NOT_EMULATED: "this machine could not emulate hosts, so all ranks shared one loopback, and attachment and the spread over "
