@@ -42,7 +42,7 @@ test-all: test test-slow  ## All tests, except those for a GPU
 # Slow ones compute while those of the cluster wait. Those that compare times have the machine for themselves.
 test-slow: $(VENV)/.dev $(VENV)/.rewritten  ## The others: slow ones, and those that need root, daemons or a browser
 	$(PYTEST) --numprocesses=5 -m "(slow or cluster or browser or root) and not (gpu or alone)"
-	pytest -m alone $$(grep --recursive --files-with-matches --include='*.py' 'mark\.alone' tests)
+	pytest -m alone
 
 # Assertions of files that changed are rewritten once, instead of once in every worker; a test that cannot be imported is told at once.
 $(VENV)/.rewritten: $(shell find tests workflow -name '*.py') | $(VENV)/.dev

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.fake_slurm import FakeSlurm
 
 _FILES = yaml.safe_load((Path(__file__).parent / "kinds_of_files.yaml").read_text(encoding="utf-8"))
 _ORDER = [name for pair in zip_longest(_FILES["waiting"], _FILES["computing"]) for name in pair if name]
+_KINDS = ("slow", "alone", "cluster", "browser", "gpu", "root")
 
 # The same examples for everybody: what fails is the change. CAMPAIGN_EXPLORE=1 draws others each time, and twice as many.
 settings.register_profile(
@@ -41,9 +42,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files that have nothing that is selected are not imported."""
-    # They import torch.
-    return True if collection_path.match("tests/gpu") and "not gpu" in str(config.option.markexpr) else None
+    """Ignore files of which `-m` selects no test: to import all files takes every worker seconds."""
+    if not config.option.markexpr or not collection_path.match("test_*.py"):
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    sure = {"slow": collection_path.stem in _FILES["slow"], "cluster": collection_path.parent.name == "cluster"}
+    # A test may have any of the marks that its file names.
+    values = [(True,) if sure.get(name) else (False, True) if f"mark.{name}" in text else (False,) for name in _KINDS]
+    try:
+        selected = any(eval(config.option.markexpr, dict(zip(_KINDS, case, strict=True))) for case in product(*values))
+    except NameError:  # another mark
+        return None
+    return None if selected else True
 
 
 def pytest_collection_finish() -> None:

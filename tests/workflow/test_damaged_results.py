@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from campaign.cli.main import main
+from campaign.report import figure
+from campaign.report.write import draw_figures
 from tests.campaign_files import write_files
 from tests.warm_start import run
 
@@ -54,6 +57,13 @@ RAW = (
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_figures() -> Iterator[None]:
+    """Draw only two figures: all are read alike."""
+    with mock.patch.object(figure, "list_figure_names", return_value=["link_matrices", "scaling"]):
+        yield
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose campaign was measured: every file that a run leaves."""
@@ -66,16 +76,21 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "campaign.configurations": [{"devices_per_host": [1, 2]}],
             "campaign.axes": {"workload": ["nano", "steps"], "batch": [2], "precision": ["fp32"]},
             "campaign.protocol": {
-                **{"repetitions": 2, "compositions": 2, "warmup_steps": 1, "measured_steps": 3, "telemetry_s": 0.1},
+                **{"repetitions": 2, "compositions": 1, "warmup_steps": 1, "measured_steps": 3, "telemetry_s": 0.1},
                 "links": {"sizes_bytes": [8, 4096], "repeats": 3, "warmup": 1, "budget_s": 4},
             },
         },
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "workflow"), "TMPDIR": str(project)}
     code, said = run(
-        ["snakemake", "--profile", "local", "--config", "campaign=mine/campaign.yaml"], project, environment, 300
+        ["snakemake", "--profile", "local", "--until", "recommend", "--config", "campaign=mine/campaign.yaml"],
+        project,
+        environment,
+        300,
     )
     assert code == 0, said
+    results = project / "results" / "small"
+    draw_figures(results / "tables", results / "figures")
     return project
 
 

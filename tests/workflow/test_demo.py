@@ -44,6 +44,8 @@ LIMIT_S = 900  # a minute on two quiet cores; a test must not fail because the m
 LINKS = {"sizes_bytes": [8, 4096, 262144], "repeats": 3, "warmup": 0, "budget_s": 4}
 LESS = {"warmup_steps": 1, "measured_steps": 3, "repetitions": 1, "compositions": 1, "telemetry_s": 0.4, "links": LINKS}
 """Of the same cells: nothing here is a question of how often and how long they are measured."""
+KINDS = [{"hosts": 2, "devices_per_host": 2}, {"devices_per_host": 2, "devices_used": 1}]
+"""One configuration on several hosts and one on a part of a host. All cells are measured over an emulated control plane."""
 TWICE = {"when": "configuration == '1x1-local'", "repetitions": 2}
 """Variance is drawn where something was measured twice."""
 
@@ -58,6 +60,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     campaign = yaml.safe_load((ROOT / "config" / "campaign.yaml").read_text())
     assert campaign["protocol"].keys() >= LESS.keys()
     campaign["protocol"] |= LESS
+    campaign["configurations"][1:3] = KINDS
     campaign["overrides"] = [TWICE]
     (project / "config" / "campaign.yaml").write_text(yaml.safe_dump(campaign, sort_keys=False))
     chassis = project / "config" / "systems" / "falcon-demo.yaml"
@@ -88,11 +91,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 @pytest.mark.slow
 def test_every_planned_run_has_a_record_and_progress_was_told(demo: tuple[Path, str]) -> None:
     results, printed = demo
-    assert "29 cells, 34 runs: " in printed
+    assert "23 cells, 28 runs: " in printed
     assert "0 missing" in printed
-    assert "[34/34 runs · cells 29/29]" in printed
+    assert "[28/28 runs · cells 23/23]" in printed
     assert "Report: results/demo/report.html" in printed
-    assert len(list((results / "records").glob("*/*.json"))) == 34
+    assert len(list((results / "records").glob("*/*.json"))) == 28
     loaded = load(results)
     run = loaded.runs.iloc[0]
     assert loaded.log(run) == (results / run["log"]).read_text(errors="replace")

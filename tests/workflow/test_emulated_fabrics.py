@@ -67,7 +67,7 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Cont
     campaign = load_campaign(project.campaigns / "c.yaml")
     before = {device.name: device.attached_to for device in server.emulator.rack.devices.values()}
     whole = campaign.system.fabric["kind"] == "redfish"
-    said = project.run("--until", "tables" if whole else "measure", time_out_s=900)
+    said = project.run("--until", "tables", time_out_s=900) if whole else project.measure_leases()
     cells = {cell.id for cell in expand_matrix(campaign).cells}
     records = project.records()
     assert len(cells) == (29 if whole else 4)

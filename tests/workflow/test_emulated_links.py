@@ -82,7 +82,7 @@ def test_runs_meet_the_links_of_their_composition_and_the_report_says_how(projec
     if reason := check_availability().reason:
         pytest.skip(reason)
     emulated_campaign(project)
-    project.run("tables")
+    project.write_tables()
     rates = gbit_per_s(project)
     assert rates["1x2-local"] > 2 * rates["2x1-local"]
     assert rates["2x1-local"] == pytest.approx(0.16, rel=0.4)
@@ -103,7 +103,7 @@ def test_where_hosts_cannot_be_emulated_the_runs_are_made_and_say_so(project: Pr
     (broken / "tc").write_text("#!/bin/sh\necho 'Error: Specified qdisc kind is unknown.' >&2\nexit 2\n")
     (broken / "tc").chmod(0o755)
     project.environment["PATH"] = f"{broken}:{project.environment['PATH']}"
-    said = project.run("tables")
+    said = project.write_tables()
     assert "links are not emulated" in said
     records = project.records()
     assert [record.status for record in records] == ["ok"] * 3

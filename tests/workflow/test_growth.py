@@ -163,6 +163,9 @@ def test_a_permanent_fault_is_named_the_campaign_completes_once_it_is_gone_and_a
     project.system(faults=[{"kind": "partial_attach", "times": 1000}])
     said = project.run("--retries", "2", expect=1)
     assert re.search(r"error: some runs have no record.*\n1x1-fabric.c1: 4 of 4 runs: .*could not be attached", said)
+    *_, heading, reason = said.splitlines()
+    assert heading == "planned runs without a record: 4; run the same command again to measure them. Reasons:"
+    assert reason.startswith("  1x1-fabric.c1: "), said
     assert said.count("attempt 2 of 2 failed") == 1, "it is the apparatus that failed, no process"
     assert not (project.results().directory / "summary.txt").exists()
     assert {record.cell.attach for record in project.records()} == {"local"}

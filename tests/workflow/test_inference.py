@@ -50,7 +50,7 @@ def servers() -> list[int]:
 
 def test_latencies_of_a_service_are_drawn_against_the_rate_of_its_client(project: Project) -> None:
     write_service(project, 12, options={"rate_per_s": RATES})
-    project.run("--until", "tables")
+    project.write_tables()
     records = project.records()
     assert sorted(record.cell.options["rate_per_s"] for record in records) == [5, 5, 20, 20]
     for record in records:

@@ -91,7 +91,7 @@ def test_a_project_of_ones_own_is_measured_and_goes_on(installed: Path, tmp_path
     more.write_text(text.replace("repetitions: 3", "repetitions: 1"))
     (project / "scripts/figures").mkdir(parents=True)
     (project / "scripts/figures/held_time.py").write_text(HELD_TIME)
-    printed = run(installed, project, "snakemake", "--profile", "local", "-p")
+    printed = run(installed, project, "campaign.cli", "run", "--", "-p")
     assert "4 cells, 4 runs: 4 measured, 0 failed, 0 missing" in printed
     assert str(ROOT / "workflow") not in printed
     assert "campaign report results/first" in printed
@@ -103,5 +103,5 @@ def test_a_project_of_ones_own_is_measured_and_goes_on(installed: Path, tmp_path
     planned = run(installed, project, "campaign.cli", "run", "--dry-run")
     assert "4 cells, 8 runs, 4 without a record" in planned
     assert re.search(r"^1x1-local +1 +2 +1 +1 +0 ", planned, re.MULTILINE)
-    run(installed, project, "campaign.cli", "run", "--", "--until", "measure")
+    run(installed, project, "snakemake", "--profile", "local", "--until", "measure")
     assert len(list(project.glob("results/first/records/*/*.json"))) == 8

@@ -16,7 +16,7 @@ def test_the_record_says_how_many_warm_up_steps_were_made_and_whether_they_were_
     project.write("workloads/nano.yaml", nano)
     steps = {"warmup_steps": 4, "warmup_steps_max": 80, "measured_steps": 20}
     project.campaign(workload=["short", "long", "nano", "logged"], devices=[2], links={"when": []}, **steps)
-    project.run("tables")
+    project.write_tables()
     records = {record.cell.workload: record for record in project.records()}
     assert {record.status for record in records.values()} == {"ok"}
     made = {name: record.warmup_steps for name, record in records.items()}

@@ -55,7 +55,7 @@ def end(project: Project, process: Started, *numbers: int, pause_s: float = 1.0)
 
 
 def test_ctrl_c_once_submits_nothing_more_and_twice_cancels_all(project: Project) -> None:
-    jobs = 12
+    jobs = 6
     site = SlurmProject(project, 90)
     since_s = time.monotonic()
     process = site.start("--jobs", str(jobs))

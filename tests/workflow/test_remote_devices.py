@@ -70,7 +70,7 @@ def test_local_remote_and_partial_devices_are_configurations_like_any_other(proj
     log = install(project.directory)
     project.environment["PATH"] = f"{log.parent / 'bin'}{os.pathsep}{project.environment['PATH']}"
     remote_campaign(project)
-    project.run("--until", "tables")
+    project.write_tables()
     records = project.records()
     assert [record.status for record in records] == ["ok"] * 4, [record.failure for record in records]
     given = {

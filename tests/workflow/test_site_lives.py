@@ -33,7 +33,7 @@ def test_what_was_measured_counts_after_corrections_and_beside_an_update(project
     path.write_text(yaml.safe_dump(workload | {"parsers": [{"metric": "throughput_per_s", "regex": r"of (\S+)"}]}))
     campaign, results = project.campaign(repetitions=2), project.results()
     here = f"--results={project.results_root}"
-    project.run("tables")
+    project.write_tables()
     records = project.record_files()
     assert rates(project) == [15, 15]
 
@@ -45,7 +45,7 @@ def test_what_was_measured_counts_after_corrections_and_beside_an_update(project
     said = project.run_campaign("parse", str(campaign), here)
     assert "read 2 logs again, of which 2 gave other numbers" in said
     assert rates(project) == [12, 12]
-    project.run("tables")
+    project.write_tables()
     assert rates(project) == [12, 12]
     assert project.record_files() == records
     assert len(project.starts()) == 2

@@ -23,7 +23,7 @@ RATES = {"first": 90, "second": 90, "third": 90, "fourth": 83}
 def measured(project: Project, time: str, rate: int) -> Path:
     """Results of the campaign with its report, kept under the name of the time."""
     project.environment |= {"RATE": str(rate), "SHIFT": str(list(RATES).index(time))}
-    project.run("tables")
+    project.write_tables()
     project.page("overhead")
     return Path(shutil.move(project.results().directory, project.directory / "kept" / time))
 

@@ -53,7 +53,7 @@ def test_a_transient_fault_of_every_kind_is_overcome(project: Project) -> None:
     project.system(
         faults=[{"kind": kind, "lease": f"c.{lease}.*"} for kind, lease in zip(TRANSIENT, leases, strict=True)]
     )
-    project.measure()
+    project.measure_leases()
     assert len(project.records()) == len(TRANSIENT)
     assert {record.status for record in project.records()} == {"ok"}
     assert project.held() == {}
@@ -78,14 +78,6 @@ def test_a_control_plane_that_refuses_everything_ends_the_output_with_the_cause(
     cause = f"answer: GET {server.url}/redfish/v1/: HTTP 400: bad request"
     assert said.splitlines()[-1] == f"error: system bench: no lease can be measured: {cause}"
     assert "attempt 1" not in said
-
-
-def test_the_output_ends_with_the_reasons_why_runs_are_missing(project: Project) -> None:
-    project.campaign(attach=["fabric"], devices=[1, 2], attempts=1)
-    project.system(faults=[{"kind": "lost_request", "times": 9, "lease": "c.1x2-fabric.*"}])
-    lines = project.run(expect=1).splitlines()
-    assert lines[-2] == "planned runs without a record: 1; run the same command again to measure them. Reasons:"
-    assert lines[-1].startswith("  1x2-fabric.c1: "), lines
 
 
 _LOSSES = (
