@@ -17,7 +17,7 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from campaign.analysis.recommend.document import RecommendationDocument
-from campaign.analysis.statistics.experiment_design import build_campaign_design
+from campaign.analysis.statistics.experiment_design import Design, build_campaign_design
 from campaign.analysis.tables import measured_protocol
 from campaign.common import wording
 from campaign.common.errors import RecordError, format_first_error
@@ -61,7 +61,7 @@ def render_report_page(
     context_document: Mapping[str, Any],
     drawings: Mapping[str, Mapping[str, Any]],
     recommendation: RecommendationDocument | None = None,
-    reference: pd.DataFrame | None = None,
+    design: Design | None = None,
 ) -> str:
     """Return the report page as HTML.
 
@@ -74,9 +74,9 @@ def render_report_page(
         context_document: context document of the report.
         drawings: document of each figure's JSON file, by figure name, with the picture under `svg`.
         recommendation: recommendation to show, if any.
-        reference: runs of the reference, if any.
+        design: design of the campaign; None to build it from the runs.
     """
-    return render_context(build_context(runs, cells, leases, context_document, drawings, recommendation, reference))
+    return render_context(build_context(runs, cells, leases, context_document, drawings, recommendation, design))
 
 
 def write_report(out: Path, page: str) -> None:
@@ -141,7 +141,7 @@ def build_context(
     context_document: Mapping[str, Any],
     drawings: Mapping[str, Mapping[str, Any]],
     recommendation: RecommendationDocument | None = None,
-    reference: pd.DataFrame | None = None,
+    design: Design | None = None,
 ) -> dict[str, Any]:
     """Build all texts and numbers for the page template. See `render_report_page` for arguments and errors."""
     try:
@@ -162,7 +162,7 @@ def build_context(
     advice = build_recommendation_section(recommendation) if recommendation else None
     metric = read_primary_metric(context_document)
     coverage_table = build_coverage_table(cells, metric)
-    design = build_campaign_design(runs, context_document["campaign"], reference)
+    design = design or build_campaign_design(runs, context_document["campaign"])
     return {
         "campaign": report_context.campaign,
         "system": report_context.system,
