@@ -1,7 +1,8 @@
-// Sorts, filters, pages through and exports the table of all cells. Formats are those of campaign/report/cells_table.py.
-(() => {
+// Sorts, filters, pages through and exports the table of all cells, whose rows open the runs of a cell. Formats are those of
+// campaign/report/cells_table.py and cell_runs.py.
+const cellsTable = (() => {
   const data = document.getElementById("cells-data");
-  if (!data) return;
+  if (!data) return null;
   const {columns, rows_per_page: size, bar_headroom: headroom} = JSON.parse(data.textContent);
   const section = document.getElementById("cells");
   const body = section.querySelector("tbody");
@@ -103,17 +104,74 @@
   }
   search.addEventListener("input", filterRows);
 
+  const make = (name, content, properties = {}) => {
+    const element = document.createElement(name);
+    element.append(...[content].flat());
+    return Object.assign(element, properties);
+  };
+
+  // Runs are unpacked when they are first needed.
+  const {runs, results} = section.dataset;
+  let unpacked;
+  async function unpackRuns() {
+    const packed = new Blob([Uint8Array.from(atob(runs), each => each.charCodeAt())]);
+    const list = await new Response(packed.stream().pipeThrough(new DecompressionStream("gzip"))).json();
+    const runsOfRow = [];
+    list.cell.forEach((row, run) => (runsOfRow[row] ??= []).push(run));
+    return {list, of: row => runsOfRow[row] ?? []};
+  }
+  const loadRuns = () => unpacked ??= unpackRuns();
+
+  function drawSteps(levels) {
+    if (!levels) return "–";
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const path = svg.appendChild(document.createElementNS(svg.namespaceURI, "path"));
+    const points = [...levels].map((level, number) => `${number} ${35 - parseInt(level, 36)}`);
+    path.setAttribute("d", `M${points.join("L")}${points.length > 1 ? "" : "h1"}`);
+    for (const [name, value] of Object.entries({class: "steps", viewBox: `0 -2 ${Math.max(1, points.length - 1)} 39`, preserveAspectRatio: "none", role: "img", "aria-label": `${points.length} step times, from 0 to the longest step of the cell`}))
+      svg.setAttribute(name, value);
+    return svg;
+  }
+  // In an archive, and on a page that was made without its results, a file is a name without a link.
+  const linkFile = (name, path) => !path ? "–" : results
+    ? make("a", name, {href: [results, ...path.split("/").map(encodeURIComponent)].join("/"), title: path})
+    : make("code", path);
+  function listRuns({list, of}, row) {
+    const heads = ["Run", column("mean").heading.replace(/ \[.*/, ""), ...(list.steps ? ["Step times"] : []), "Status", "Log", "Record", "Flags"];
+    const lines = of(row).map(run => make("tr", [
+      make("th", list.number.texts[list.number.values[run]], {scope: "row"}),
+      make("td", list.value[run] === null ? "–" : rate(list.value[run])),
+      ...(list.steps ? [make("td", drawSteps(list.steps[run]))] : []),
+      make("td", list.status.texts[list.status.values[run]]),
+      make("td", linkFile("log", list.log[run])),
+      make("td", linkFile("record", list.record[run])),
+      make("td", list.flags.texts[list.flags.values[run]] || "–"),
+    ]));
+    return lines.length
+      ? make("table", [make("thead", make("tr", heads.map(head => make("th", head, {scope: "col"})))), make("tbody", lines)])
+      : "This cell has no runs.";
+  }
+  async function toggleRuns(button, line, row) {
+    const isOpen = button.getAttribute("aria-expanded") === "true";
+    button.setAttribute("aria-expanded", String(!isOpen));
+    if (isOpen) return line.nextElementSibling.remove();
+    const cell = make("td", "Loading", {colSpan: shown.length});
+    line.after(make("tr", cell, {className: "runs"}));
+    cell.replaceChildren(listRuns(await loadRuns(), row));
+  }
+
   function showPage() {
     const rows = kept.slice(page * size, (page + 1) * size);
     body.replaceChildren(...rows.map(row => {
       const line = document.createElement("tr");
       shown.forEach((each, number) => {
-        const cell = document.createElement(number ? "td" : "th");
-        if (!number) cell.scope = "row";
         const value = each.values[row];
-        if (each.kind === "rate") cell.append(drawBar(row));
-        cell.append(value === null ? "–" : formats[each.kind](value, each, row));
-        line.append(cell);
+        const words = value === null ? "–" : formats[each.kind](value, each, row);
+        if (number) return line.append(make("td", each.kind === "rate" ? [drawBar(row), words] : words));
+        const button = make("button", words, {type: "button"});
+        button.setAttribute("aria-expanded", "false");
+        button.addEventListener("click", () => toggleRuns(button, line, row));
+        line.append(make("th", button, {scope: "row"}));
       });
       return line;
     }));
@@ -132,4 +190,31 @@
     link.href = URL.createObjectURL(new Blob([lines.map(line => `${line.map(quote).join(",")}\n`).join("")], {type: "text/csv"}));
   });
   showPage();
+
+  function showCell(row) {
+    if (!kept.includes(row)) {
+      search.value = "";
+      filterRows();
+    }
+    page = Math.floor(kept.indexOf(row) / size);
+    showPage();
+    const button = body.rows[kept.indexOf(row) % size].querySelector("button");
+    section.scrollIntoView();
+    button.scrollIntoView({block: "center"});
+    button.focus();
+  }
+  async function describeCell(row) {
+    const {list, of} = await loadRuns();
+    const valid = of(row).filter(run => list.value[run] !== null);
+    const compositions = new Set(valid.map(run => list.number.texts[list.number.values[run]].split(",")[0]));
+    const count = (number, noun) => `${whole.format(number)} ${noun}${number === 1 ? "" : "s"}`;
+    const named = shown.slice(0, shown.findIndex(each => each.kind === "rate"));
+    return [
+      named.map(each => `${each.name === "batch" ? "batch " : ""}${text(each, row)}`).join(", "),
+      ...shown.filter(each => ["rate", "percent", "ratio"].includes(each.kind) && each.values[row] !== null)
+        .map(each => `${each.heading.replace(/ \[.*/, "")}: ${formats[each.kind](each.values[row], each, row)}`),
+      `${count(valid.length, "run")} on ${count(compositions.size, "composition")}`,
+    ];
+  }
+  return {showCell, describeCell};
 })();

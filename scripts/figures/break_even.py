@@ -28,10 +28,7 @@ SECTION = (
 RESTS_ON = ("fabric", "links", "devices")
 PART = APPARATUS
 PLACE = 192
-METHOD = (
-    "a job pays from the length at hand at which it gains as much time as composing and releasing take; using the composition at "
-    "hand costs no composing"
-)
+METHOD = "composing pays for a job that gains more time than composing and releasing take; the composition at hand costs neither"
 
 _LENGTH = plot.IntervalColumns("break_even_s", "break_even_low_s", "break_even_high_s")
 _MAX_LINES = 30
@@ -113,9 +110,9 @@ def _describe_length(pair: str, value: float, low: float, high: float, subject: 
     """Return a sentence on the job length from which a pair of configurations pays. It is not certain without an upper bound."""
     if math.isnan(low) or math.isnan(high):
         if math.isinf(value):
-            return f"Composing {pair} does not pay (composed once, so this is not tested; {subject})."
+            return f"Composing {pair} does not pay (composed once, not tested; {subject})."
         length = wording.format_seconds(value)
-        return f"Composing {pair} pays from jobs of {length} on (composed once, so this is not tested; {subject})."
+        return f"Composing {pair} pays from jobs of {length} on (composed once, not tested; {subject})."
     if math.isinf(low):
         return f"Composing {pair} never pays ({subject})."
     if math.isinf(high):

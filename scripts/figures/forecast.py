@@ -54,7 +54,7 @@ def draw(data: FigureData) -> Drawing:
     omitted_leases_text = describe_undrawn(len(rows) - _MAX_LEASES, "lease", "table")
     caption = (
         f"Expected duration with its interval (line) and actual duration (open) of {wording.pluralize(len(rows), 'lease')}, "
-        "longest first. Expected durations are medians; intervals reflect the errors of earlier forecasts."
+        "longest first. Intervals reflect the errors of earlier forecasts."
         f"{exclusion_text if excluded_count else ''}{omitted_leases_text}"
     )
     planned_leases = pd.DataFrame({"lease_id": data.cells["lease"].unique() if "lease" in data.cells else ()})

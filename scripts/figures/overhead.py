@@ -34,7 +34,17 @@ COUNTERPARTS = {
 # Maximum number of lines per panel. Readers do not follow more.
 _MAX_LINES = 30
 _OVERHEAD = plot.IntervalColumns("overhead_pct", "overhead_low", "overhead_high")
-_LINE_COLUMNS = ("treatment", "state", "n_ok", "n_failed", "failures", "overhead_pct", "overhead_low", "overhead_high")
+_LINE_COLUMNS = (
+    "cell_id",
+    "treatment",
+    "state",
+    "n_ok",
+    "n_failed",
+    "failures",
+    "overhead_pct",
+    "overhead_low",
+    "overhead_high",
+)
 
 
 def draw(data: FigureData) -> Drawing:
@@ -224,3 +234,4 @@ def _draw_line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.Ser
             marker=look.marker,
             markersize=4.5,
         )
+        plot.link_cells(axes, [row["cell_id"]], [row["overhead_pct"]], [y])

@@ -57,7 +57,7 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no two comparable workloads have both a known overhead and a known size")
     rows, fits = _fit_lines(rows, panel_columns)
     if rows["slope"].isna().all():
-        return nothing(f"no kind of attachment has a known overhead for comparable workloads of {_MIN_SIZES} sizes")
+        return nothing(f"no overhead is known for comparable workloads of {_MIN_SIZES} sizes")
     panels = plot.split_into_panels(rows, panel_columns, axis_columns=["size_kind"])
     is_thinned = bool(
         (rows.groupby([*panel_columns, "treatment"], sort=False, dropna=False).size() > _MAX_MARKS_PER_LINE).any()

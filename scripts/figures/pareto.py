@@ -294,6 +294,7 @@ def _draw_marks(axes: Any, rows: pd.DataFrame, look: plot.SeriesLook, *, is_fill
     """Draw the markers of cells, with their intervals if there are few."""
     marker_style = {"color": look.colour, "marker": look.marker, "linestyle": "", "markersize": 4.5}
     marker_style["markerfacecolor"] = look.colour if is_filled else "none"
+    plot.link_cells(axes, rows["cell_id"], rows["cost"], rows["mean"])
     if len(rows) > _POINTS_WITH_BARS or not is_filled:
         axes.plot(rows["cost"], rows["mean"], **marker_style)
         return

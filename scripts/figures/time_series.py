@@ -8,12 +8,12 @@ import pandas as pd
 from campaign.analysis.statistics import comparable_cells
 from campaign.common import wording
 from campaign.report import bars, columns, plot
-from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, describe_undrawn, nothing
+from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, nothing
 from campaign.spec.run_numbers import format_run_number
 
 TITLE = "Time series"
 SECTION = "What happens during a run?"
-METHOD = "each point of a time series is the mean over 1 % of the run, so shorter peaks are not visible"
+METHOD = "points of time series are means over 1 % of the run"
 WITH = "utilisation"
 PLACE = 160
 UNITS = {"parts": ""}
@@ -59,11 +59,9 @@ def draw(data: FigureData) -> Drawing:
     workload_texts = sorted(
         {wording.format_axes(row, axes) for row in drawn_rows.drop_duplicates(axes).to_dict("records")}
     )
-    hidden_count = rows["cell_id"].nunique() - drawn_rows["cell_id"].nunique()
-    hidden_text = describe_undrawn(hidden_count, "cell", "data")
     caption = (
-        f"The first valid run of each cell, from its start. Lines are means over devices or hosts; bands span their range. Drawn: "
-        f"{'; '.join(workload_texts)}.{panels.format_common_sentence()}"
+        "The first valid run of each cell, from its start. Lines are means over devices or hosts; bands span their range."
+        f"{panels.format_common_sentence()}"
     )
     value_columns = {"Mean over the run": "mean", "Minimum": "least", "Maximum": "most"}
     return plot.build_drawing(
@@ -83,7 +81,7 @@ def draw(data: FigureData) -> Drawing:
         },
         data=rows,
         caption=caption,
-        limits=(*panels.list_limits(), hidden_text),
+        limits=(*panels.list_limits(), f"Drawn: {'; '.join(workload_texts)}."),
         findings=_describe_ranges(series, drawn_rows),
         coverage=describe_cell_coverage(data.cells, rows["cell_id"]),
     )

@@ -21,7 +21,7 @@ from campaign.report.figure import (
 TITLE = "Work and bytes of a step"
 SECTION = "How much does a step compute and communicate, and which share of its peak does a device reach?"
 RESTS_ON = ("devices",)
-METHOD = "the arithmetic of a step is counted exactly for the forward pass, and training counts three times as much"
+METHOD = "the arithmetic of a training step is three times that of its forward pass, which is counted exactly"
 PART = APPARATUS
 WITH = "workload-characteristics"
 PLACE = 215

@@ -20,7 +20,7 @@ import yaml
 
 from campaign.common.processes.marked import find_marked_processes
 from campaign.plan.campaign.load import validate
-from campaign.run.launched_run import repeat_until_undisturbed
+from campaign.run.launched_run import RunLaunch, repeat_until_undisturbed
 from campaign.run.launchers import open_launcher
 from campaign.spec.cell import Cell
 from campaign.spec.record import Failure
@@ -82,12 +82,12 @@ def measured(
     mark = f"test-{uuid.uuid4().hex}"
     run, log = one_run(directory / "run", cell), directory / "log"
 
-    def launch() -> tuple[StepEnd, Outcome]:
+    def launch() -> RunLaunch:
         log.unlink(missing_ok=True)
         ended = launcher.run(workload.step(run), mark, log, run.directory, StepLimits(time_limit_s))
-        return ended, workload.read(run, ended, Log(log))
+        return RunLaunch(ended, workload.read(run, ended, Log(log)))
 
-    _, outcome = repeat_until_undisturbed(cell.workload, launch, 3)
+    outcome = repeat_until_undisturbed(cell.workload, launch, 3).outcome
     assert list(find_marked_processes(mark)) == []
     return outcome
 

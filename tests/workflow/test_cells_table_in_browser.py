@@ -10,16 +10,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from selenium.webdriver.support.ui import WebDriverWait
 
 from campaign.analysis.tables.cells import build_cells_table
 from campaign.analysis.tables.runs import build_runs_table
+from campaign.report.cell_runs import ResultFiles
 from campaign.report.cells_table import ROWS_PER_PAGE
 from campaign.report.page import render_report_page
 from tests.unit.report import report_data as synthetic
+from tests.unit.report.test_report import document_of
+from tests.workflow.test_report_in_browser import find_mark, point_at, read_values
 
 pytestmark = pytest.mark.browser
 
 MANY = 10_000
+PICTURE = '<svg data-cells="{},40,40;{},160,40" width="200" height="80" viewBox="0 0 200 80"></svg>'
 # Without a load; the time to load a page includes the start of its scripts.
 MAX_SORT_MS, MAX_LOAD_MS = 300, 3000
 
@@ -35,7 +40,26 @@ def write_page(cells_count: int, path: Path) -> pd.DataFrame:
         cell_id=[f"{number}" for number in range(cells_count)] if cells_count > len(cells) else copies["cell_id"],
         mean=np.where(copies["n_ok"] > 0, means, np.nan),
     )
-    path.write_text(render_report_page(runs, copies, [], synthetic.context_document(), {}), encoding="utf-8")
+    blocks = -(-cells_count // len(cells))
+    numbers = {cell_id: number for number, cell_id in enumerate(cells["cell_id"])}
+    copied_runs = [
+        runs.assign(cell_id=(runs["cell_id"].map(numbers) + len(cells) * n).astype(str)) for n in range(blocks)
+    ]
+    copied_runs = pd.concat(copied_runs, ignore_index=True) if cells_count > len(cells) else runs
+    logs = (path.parent / "results" / log for log in set(copied_runs["log"]))
+    for log in logs:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(f"text of {log.name}")
+    marks = {**document_of("marks"), "svg": PICTURE.format(copies["cell_id"].iloc[0], copies["cell_id"].iloc[-1])}
+    page = render_report_page(
+        copied_runs,
+        copies,
+        [],
+        synthetic.context_document(),
+        {"marks": marks},
+        files=ResultFiles.list(path.parent / "results", path),
+    )
+    path.write_text(page, encoding="utf-8")
     return copies
 
 
@@ -109,13 +133,37 @@ def test_many_cells_are_paged_sorted_and_filtered(browser: Any, cells: pd.DataFr
 
 def test_many_cells_are_sorted_within_a_moment(browser: Any, cells: pd.DataFrame) -> None:
     sort_ms = browser.execute_script(
-        "return [...document.querySelectorAll('#cells th button')].map(button => {"
+        "return [...document.querySelectorAll('#cells thead button')].map(button => {"
         "const start = performance.now(); button.click(); document.body.offsetHeight; return performance.now() - start })"
     )
     timing = browser.execute_script("return performance.getEntriesByType('navigation')[0].loadEventEnd")
     print(f"{len(cells):,} cells: sorts {[round(each) for each in sort_ms]} ms, load {timing:.0f} ms")
     assert max(sort_ms) < MAX_SORT_MS
     assert timing < MAX_LOAD_MS
+
+
+def test_a_mark_leads_to_the_last_of_many_cells_its_runs_and_a_log(browser: Any, cells: pd.DataFrame) -> None:
+    filter_cells(browser, "no such words")
+    svg = browser.find_element("css selector", "#marks svg")
+    row, x, y = find_mark(browser, svg)
+    assert row == MANY - 1
+    point_at(browser, x, y)
+    last = cells.iloc[-1]
+    assert read_values(browser).startswith(f"{last['configuration']}, {last['workload']}, batch {last['batch']}")
+    point_at(browser, x, y, click=True)
+    status = browser.find_element("css selector", "#cells [role=status]")
+    assert status.text.endswith(" of 10,000")
+    button = browser.switch_to.active_element
+    assert button.text == last["configuration"]
+    start_s = time.monotonic()
+    press(button)
+    runs = WebDriverWait(browser, 60).until(lambda _: browser.find_elements("css selector", "tr.runs tbody tr"))
+    print(f"{MANY:,} cells: runs of a cell in {time.monotonic() - start_s:.2f} s")
+    (link,) = runs[0].find_elements("css selector", "a")
+    href, address = link.get_attribute("href"), browser.current_url
+    browser.get(href)
+    assert browser.find_element("css selector", "body").text == f"text of {href.rpartition('/')[2]}"
+    browser.get(address.partition("#")[0])
 
 
 def test_the_csv_has_the_rows_that_match(browser: Any, cells: pd.DataFrame, tmp_path: Path) -> None:

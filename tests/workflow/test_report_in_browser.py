@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import time
@@ -12,13 +14,16 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.support.ui import WebDriverWait
 
 from campaign.analysis.tables import io as tableset
 from campaign.analysis.tables.cells import build_cells_table
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.runs import build_runs_table
+from campaign.analysis.tables.runs import build_runs_table, build_step_times_table
 from campaign.common.paths import Results
 from campaign.report import write as outputs
+from campaign.report.cell_runs import ResultFiles
 from tests.unit.report import report_data as synthetic
 
 pytestmark = pytest.mark.browser
@@ -26,16 +31,22 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page alone, without the results that it was made in."""
+    """The page in a directory of its own. Its results have logs, but no records."""
     plan = [entry for entry in synthetic.planned() if entry.cell.batch != 16 and entry.cell.workload == "bert"]
-    runs = build_runs_table(synthetic.records(plan))
-    of = Tables(runs, build_cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
+    records = list(synthetic.records(plan))
+    runs, steps = build_runs_table(records), build_step_times_table(records)
+    of = Tables(runs, build_cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document(), steps=steps)
     results = Results.from_directory(tmp_path_factory.mktemp("results"))
     tableset.write_all_tables(of, results.tables)
     outputs.draw_figures(results.tables, results.figures)
     outputs.write_recommendation(results.tables, results.recommendation)
-    outputs.render_report(results.tables, results.figures, results.report_file)
-    return Path(shutil.move(results.report_file, tmp_path_factory.mktemp("page")))
+    for run in runs.to_dict("records"):
+        log = results.directory / run["log"]
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(f"log of {run['cell_id']}, {run['repetition']}\n")
+    page = tmp_path_factory.mktemp("page") / "report.html"
+    outputs.render_report(results.tables, results.figures, page, files=ResultFiles.list(results.directory, page))
+    return page
 
 
 @pytest.fixture(scope="module")
@@ -245,3 +256,115 @@ def _downloaded(link: Any, file: Path) -> None:
 def _words(texts: Iterable[str]) -> set[str]:
     """Words, of which none has a hyphen, where a line may end."""
     return set(" ".join(texts).replace("-", " ").split())
+
+
+def find_mark(driver: Any, svg: Any) -> tuple[int, int, int]:
+    """Scroll to the mark of a picture that is farthest from others; return its row in the table of all cells and its place."""
+    row, x, y = driver.execute_script(
+        "const [svg] = arguments; document.documentElement.style.scrollBehavior = 'auto'; svg.scrollIntoView({block: 'center'});"
+        "const marks = svg.dataset.cells.split(';').map(mark => mark.split(',').map(Number));"
+        "const room = mark => Math.min(...marks.filter(each => each !== mark)"
+        ".map(each => Math.hypot(each[1] - mark[1], each[2] - mark[2])));"
+        "const [row, x, y] = marks.reduce((best, mark) => room(mark) >= room(best) ? mark : best);"
+        "const place = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM()); return [row, place.x, place.y]",
+        svg,
+    )
+    return row, round(x), round(y)
+
+
+def point_at(driver: Any, x: int, y: int, *, click: bool = False) -> None:
+    actions = ActionChains(driver)
+    actions.w3c_actions.pointer_action.move_to_location(x + 1, y).move_to_location(
+        x, y
+    )  # A pointer at rest sends no event.
+    if click:
+        actions.w3c_actions.pointer_action.click()
+    actions.perform()
+
+
+def read_values(driver: Any) -> str:
+    """Read what is shown at a mark, once it is shown."""
+    box = driver.find_element("css selector", ".mark-values")
+    WebDriverWait(driver, 60).until(lambda _: box.is_displayed())
+    return str(box.text)
+
+
+def test_a_mark_shows_its_cell_and_leads_to_its_runs_and_their_logs(show: Callable[..., Any], page: Path) -> None:
+    driver = show(1280)
+    svg = driver.find_element("css selector", "#scaling .wide-picture svg")
+    row, x, y = find_mark(driver, svg)
+    point_at(driver, x, y)
+    values = read_values(driver).splitlines()
+    cells = json.loads(driver.find_element("id", "cells-data").get_property("textContent"))["columns"]
+    columns = {column["name"]: column for column in cells}
+    name = columns["configuration"]["texts"][columns["configuration"]["values"][row]]
+    assert values[0].startswith(f"{name}, bert, batch {columns['batch']['values'][row]}, ")
+    mean = float(values[1].split(": ")[1].split(" [")[0].replace(",", ""))
+    assert mean == pytest.approx(columns["mean"]["values"][row], rel=1e-3)
+    assert re.fullmatch(r"\d+ runs on \d+ compositions?", values[-1])
+    point_at(driver, 2, 2)
+    assert not driver.find_element("css selector", ".mark-values").is_displayed()
+
+    point_at(driver, x, y, click=True)
+    button = driver.switch_to.active_element
+    cell = button.find_element("xpath", "ancestor::tr")
+    assert cell.find_element("css selector", "th").text == name
+    assert f"{columns['batch']['values'][row]}" in cell.text
+    button.send_keys("\n")
+    runs = WebDriverWait(driver, 60).until(lambda _: driver.find_elements("css selector", "tr.runs tbody tr"))
+    assert len(runs) == int(values[-1].split()[0])
+    assert runs[0].text.startswith("composition 1, run 1")
+    assert runs[0].find_elements("css selector", "svg.steps path")
+    (link,) = runs[0].find_elements("css selector", "a")  # There is no record.
+    link.send_keys("\n")
+    text = driver.find_element("css selector", "body").text
+    driver.get(page.as_uri())
+    assert re.fullmatch(r"log of \w+, 1", text.strip())
+
+
+def test_marks_are_reached_by_keys(show: Callable[..., Any]) -> None:
+    driver = show(1280)
+    picture = driver.find_element("css selector", "#scaling .picture")
+    driver.execute_script("arguments[0].focus()", picture)
+    shown = []
+    for _ in range(2):
+        picture.send_keys("\ue014")  # arrow right
+        shown.append(WebDriverWait(driver, 60).until(lambda _: (now := read_values(driver)) not in shown and now))
+    picture.send_keys("\n")
+    assert driver.switch_to.active_element.text == shown[1].split(",")[0]
+
+
+@pytest.mark.parametrize(("anchor", "number"), [("scaling", 0), ("node-spread", 1)])
+def test_a_series_is_switched_off_with_its_intervals_and_labels(
+    show: Callable[..., Any], anchor: str, number: int
+) -> None:
+    driver = show(1280)
+    svg = driver.find_element("css selector", f"#{anchor} .wide-picture svg")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", svg)
+
+    def count_painted() -> dict[str, int]:
+        """Count the visible elements outside of the legend by colour; those in ink by their series."""
+        return dict(
+            driver.execute_script(
+                "const counts = {}; for (const element of arguments[0].querySelectorAll('g:not([id*=legend]) > *')) {"
+                "if (element.closest('[id*=legend]') || !element.checkVisibility()) continue;"
+                "const colour = (element.getAttribute('style') ?? '').match(/(?:fill|stroke): (#[0-9a-f]{6}|url\\([^)]*)/)?.[1]"
+                " ?? element.closest('[class^=series-]')?.getAttribute('class');"
+                "if (colour) counts[colour] = (counts[colour] ?? 0) + 1 } return counts",
+                svg,
+            )
+        )
+
+    before = count_painted()
+    entry = svg.find_elements("css selector", "[id*=legend] .toggle text")[number]
+    name = entry.text
+    ActionChains(driver).move_to_element(entry).click().perform()
+    hidden = {colour: count for colour, count in before.items() if colour not in count_painted()}
+    assert len(hidden) == 1 + (anchor == "node-spread"), "its colour, and intervals of bars in ink"
+    status = driver.find_element("css selector", ".unseen")
+    assert status.get_property("textContent") == f"{name} hidden"
+    picture = svg.find_element("xpath", "ancestor::*[contains(@class, 'picture') and @tabindex]")
+    driver.execute_script("arguments[0].focus()", picture)
+    picture.send_keys(f"{number + 1}")
+    assert count_painted() == before
+    assert status.get_property("textContent") == f"{name} shown"

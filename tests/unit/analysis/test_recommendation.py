@@ -414,9 +414,9 @@ def test_what_may_be_as_good_stands_below_with_its_interval_on_one_scale(written
     ends = {"value": 1.1 * value, "low": 1.05 * value, "high": 1.15 * value}
     other = first.choice.model_copy(update={"configuration": "other", **ends})
     beside = {"tied": (), "tied_total": 0, "not_told_apart": (other,), "not_told_apart_total": 3}
-    said, alone = (
+    said, alone, untested = (
         build_recommendation_section(document.model_copy(update={"answers": (first.model_copy(update=update),)}))
-        for update in (beside, {})
+        for update in (beside, {}, {"comparable": False})
     )
     ((_, below),) = (each["rows"] for each in said["objectives"][0]["answers"])
     assert below[0].startswith("or other, ")
@@ -425,6 +425,10 @@ def test_what_may_be_as_good_stands_below_with_its_interval_on_one_scale(written
     assert below[3] == "10.0\u202f% [5.0\u202f% to 15.0\u202f%]"
     assert [each["kind"] for each in said["drawn"]["rows"]] == ["better", ""]
     assert alone["drawn"] is None
+    assert untested["basis"] == [
+        *alone["basis"],
+        "Ties are unknown where each configuration was measured on one composition.",
+    ]
 
 
 def test_names_cannot_break_the_section(written: Path, planted: Tables) -> None:

@@ -69,7 +69,7 @@ GOLDEN: Mapping[str, GoldenArchive] = {
         },
         (
             "A small campaign",
-            "With the most devices of each line, efficiency is 92.7 %",
+            "Efficiency with the most devices of each line is 92.7 %",
             "280.7 samples/s (277.1 to 285.5",
             "Slurm says DOWN",
             "ended with 1",

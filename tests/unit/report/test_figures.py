@@ -165,7 +165,7 @@ def test_recomposing_pays_from_a_job_length_on(small: FigureData) -> None:
     assert [text == "never" for text in texts["Pays from"]] == never.tolist()
     assert {text for text, is_never in zip(texts["Saved per hour"], never, strict=True) if is_never} == {"–"}
     once = FIGURES["break_even"].draw(replace(small, leases=build_leases_table(synthetic.leases())))
-    assert "(composed once, so this is not tested; " in once.findings[0]
+    assert "(composed once, not tested; " in once.findings[0]
     assert FIGURES["break_even"].draw(small).empty_reason.startswith("no configuration with known composition times")
 
 
@@ -205,8 +205,8 @@ def test_a_caption_and_a_table_show_what_measured_windows_suffer_from(name: str,
         return FIGURES[name].draw(replace(small, cells=small.cells.assign(window=mark)))
 
     marked, plain = drawn_with(f"{NOT_STEADY}, {TOO_SHORT}"), drawn_with("")
-    assert f", the measured window was {NOT_STEADY}." in marked.limits[-1]
-    assert f", the measured window was {TOO_SHORT}." in marked.limits[-1]
+    assert f"Measured window {NOT_STEADY}: " in marked.limits[-1]
+    assert f"Measured window {TOO_SHORT}: " in marked.limits[-1]
     assert "measured window" not in " ".join(plain.limits)
     if name != "step_times":  # its rows say it of the runs themselves
         assert marked.headings == (*plain.headings, "Measured window")

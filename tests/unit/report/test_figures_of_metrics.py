@@ -109,7 +109,7 @@ def test_the_planted_slope_is_within_its_interval_and_a_flat_one_is_no_trend(dra
 
 def test_two_sizes_give_no_line_and_no_figure() -> None:
     drawing = MODULES["overhead_by_size"].draw(study.study(2, ["resnet50", "bert-large"]))
-    assert drawing.empty_reason == "no kind of attachment has a known overhead for comparable workloads of 3 sizes"
+    assert drawing.empty_reason == "no overhead is known for comparable workloads of 3 sizes"
 
 
 def test_points_far_off_one_line_are_no_sure_trend() -> None:

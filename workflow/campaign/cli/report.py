@@ -128,12 +128,13 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
         out = output or source.with_suffix(".report.html")
         write_archive_report(source, out, where)
     elif source.is_dir() and not where and (source / "tables").is_dir():
+        from campaign.report.cell_runs import ResultFiles
         from campaign.report.write import provide_figures, render_report
 
         paths = Results.from_directory(source)
         out = output or paths.report_file
         with provide_figures(paths) as figures:
-            render_report(paths.tables, figures, out)
+            render_report(paths.tables, figures, out, files=ResultFiles.list(paths.directory, out))
     else:
         from campaign.plan.campaign.resolve import load_campaign
         from campaign.plan.campaign.workload_inputs import describe_edited_files

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
+from matplotlib.text import Annotation
 
 from campaign.analysis.statistics import comparable_cells, comparisons
 from campaign.analysis.statistics.comparisons import Design
@@ -335,9 +336,12 @@ class Bars:
                 bars.setdefault(key, []).append(
                     (x, row["mean"], *plot.compute_interval_lengths(row, "mean", "ci_low", "ci_high"))
                 )
+                if "cell_id" in row:
+                    plot.link_cells(axes, [row["cell_id"]], [x], [row["mean"]], 0.47 * layout.width)
                 words = layout.labels[position][index]
                 if words:
-                    self._write_label(axes, x, layout.find_top(pairs, index), layout.highest, words)
+                    label = self._write_label(axes, x, layout.find_top(pairs, index), layout.highest, words)
+                    plot.assign_to_series(axes, label, self.looks[key])
                     longest_words = max(longest_words, len(words))
         self._draw_series(axes, bars, layout.width)
         step = math.ceil(len(groups) / _MAX_GROUP_LABELS)
@@ -375,10 +379,12 @@ class Bars:
         for key, numbers in bars.items():
             x, height, *interval = np.array(numbers).T
             style: dict[str, Any] = {**self._build_bar_style(key), "ecolor": plot.INK, "error_kw": {"elinewidth": 1.0}}
-            axes.bar(x, height, width * 0.94, yerr=interval, **style)
+            intervals = axes.bar(x, height, width * 0.94, yerr=interval, **style).errorbar
+            for artist in intervals.get_children() if intervals else ():
+                plot.assign_to_series(axes, artist, self.looks[key])
 
     @staticmethod
-    def _write_label(axes: Axes, x: float, top: float, highest: float, words: str) -> None:
+    def _write_label(axes: Axes, x: float, top: float, highest: float, words: str) -> Annotation:
         """Write the label above a bar."""
         # An interval that leaves the picture has no visible end, so the label goes to its right.
         offset_pt = 5 if top > highest else 0
@@ -388,7 +394,9 @@ class Bars:
             "va": "bottom",
             "fontsize": plot.get_small_font_pt(),
         }
-        axes.annotate(words, (x, min(top, highest)), xytext=(offset_pt, 3), textcoords="offset points", **text_style)
+        return axes.annotate(
+            words, (x, min(top, highest)), xytext=(offset_pt, 3), textcoords="offset points", **text_style
+        )
 
     def build_legend_handles(self) -> list[Patch]:
         """Return the entries of the legend."""

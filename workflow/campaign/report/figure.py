@@ -448,9 +448,7 @@ def _describe_windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
     )
     counts = {mark: int((marks == mark).sum()) for mark in WINDOW_PROBLEMS}
     return " ".join(
-        f"In {wording.pluralize(count, 'cell')}, the measured window was {mark}."
-        for mark, count in counts.items()
-        if count
+        f"Measured window {mark}: {wording.pluralize(count, 'cell')}." for mark, count in counts.items() if count
     )
 
 

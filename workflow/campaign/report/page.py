@@ -23,6 +23,7 @@ from campaign.common import wording
 from campaign.common.errors import RecordError, format_first_error
 from campaign.common.files import load_json, read_text, reject_damaged_document
 from campaign.report import sort_by_page_order
+from campaign.report.cell_runs import ResultFiles, build_runs_document
 from campaign.report.cells_table import build_cells_section
 from campaign.report.context_schema import AnalysisVersion, ContextDocument, ExcludedHost, ExclusionRule, PageLayout
 from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE, describe_cell_coverage
@@ -62,6 +63,8 @@ def render_report_page(
     drawings: Mapping[str, Mapping[str, Any]],
     recommendation: RecommendationDocument | None = None,
     design: Design | None = None,
+    steps: pd.DataFrame | None = None,
+    files: ResultFiles | None = None,
 ) -> str:
     """Return the report page as HTML.
 
@@ -75,8 +78,12 @@ def render_report_page(
         drawings: document of each figure's JSON file, by figure name, with the picture under `svg`.
         recommendation: recommendation to show, if any.
         design: design of the campaign; None to build it from the runs.
+        steps: table of step times, if any.
+        files: logs and records that the page links to.
     """
-    return render_context(build_context(runs, cells, leases, context_document, drawings, recommendation, design))
+    return render_context(
+        build_context(runs, cells, leases, context_document, drawings, recommendation, design, steps, files)
+    )
 
 
 def write_report(out: Path, page: str) -> None:
@@ -142,6 +149,8 @@ def build_context(
     drawings: Mapping[str, Mapping[str, Any]],
     recommendation: RecommendationDocument | None = None,
     design: Design | None = None,
+    steps: pd.DataFrame | None = None,
+    files: ResultFiles | None = None,
 ) -> dict[str, Any]:
     """Build all texts and numbers for the page template. See `render_report_page` for arguments and errors."""
     try:
@@ -152,7 +161,11 @@ def build_context(
     campaign_coverage = describe_cell_coverage(cells)
     shown_drawings = [drawing for drawing in ordered_drawings if drawing["shown"]]
     common_runs = _find_common_runs(shown_drawings)
-    sections = [_build_section(drawing, report_context, campaign_coverage, common_runs) for drawing in shown_drawings]
+    row_by_cell = {str(cell_id): row for row, cell_id in enumerate(cells["cell_id"])}
+    sections = [
+        _build_section(drawing, report_context, campaign_coverage, common_runs, row_by_cell)
+        for drawing in shown_drawings
+    ]
     answers, evidence, apparatus = (_select_part(sections, part) for part in (ANSWERS, EVIDENCE, APPARATUS))
     answers = _fold_answers(answers, MAX_OPEN_ANSWERS - (recommendation is not None))
     # Sections with a small picture are preferred; the selected ones stay in the order of the page.
@@ -182,6 +195,10 @@ def build_context(
         "answers": answers,
         "evidence": evidence,
         "all_cells": build_cells_section(cells, metric, report_context.campaign.baseline, design),
+        "runs_of_cells": build_runs_document(
+            runs, list(cells["cell_id"]), pd.DataFrame() if steps is None else steps, files
+        ),
+        "results_directory": files.directory if files else "",
         "apparatus": apparatus,
         "coverage": {
             **coverage_table,
@@ -267,7 +284,11 @@ def _find_common_runs(drawings: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _build_section(
-    drawing: Mapping[str, Any], document: ContextDocument, campaign_coverage: str, common_runs: str
+    drawing: Mapping[str, Any],
+    document: ContextDocument,
+    campaign_coverage: str,
+    common_runs: str,
+    row_by_cell: Mapping[str, int],
 ) -> dict[str, Any]:
     """Build the section of a figure, with inlined pictures, its published claims, and notes on emulated parts.
 
@@ -276,6 +297,7 @@ def _build_section(
         document: context document of the report.
         campaign_coverage: coverage of the whole campaign.
         common_runs: number of runs behind marks that the page states once.
+        row_by_cell: row of each cell in the table of all cells.
     """
     emulated_conditions = [
         f"{condition[:1].upper()}{condition.partition(' by ')[0][1:]}."
@@ -283,7 +305,10 @@ def _build_section(
         if any(word in condition for word in drawing["rests_on"])
     ]
     assumptions = [document.assumptions[subject] for subject in drawing["rests_on"] if subject in document.assumptions]
-    pictures = {name: inline_svg(drawing[name]) if drawing[name] else "" for name in ("svg", "narrow", "glance")}
+    pictures = {
+        name: inline_svg(_number_cells(drawing[name], row_by_cell)) if drawing[name] else ""
+        for name in ("svg", "narrow", "glance")
+    }
     coverage = drawing["coverage"] or ""
     if _is_coverage_redundant(coverage, campaign_coverage):
         coverage = ""
@@ -302,6 +327,17 @@ def _build_section(
         "assumptions": assumptions or emulated_conditions,
         "published": list_figure_claims(document.published, drawing["anchor"]),
     }
+
+
+def _number_cells(picture: str, row_by_cell: Mapping[str, int]) -> str:
+    """Replace the cells of marks (see `plot.link_cells`) by their rows in the table of all cells, without marks of other cells."""
+
+    def number_marks(match: re.Match[str]) -> str:
+        marks = [mark.partition(",") for mark in match[1].split(";")]
+        numbered_marks = (f"{row_by_cell[cell]},{places}" for cell, _, places in marks if cell in row_by_cell)
+        return f'<svg data-cells="{";".join(numbered_marks)}"'
+
+    return re.sub(r'<svg data-cells="([^"]*)"', number_marks, picture, count=1)
 
 
 def _group_left_out(drawings: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -461,14 +497,14 @@ def _build_flags_table(runs: pd.DataFrame, meanings: Mapping[str, str]) -> dict[
     """Build the table of flags, with their meanings if any is known, and the numbers of runs and cells that have each."""
     flagged_runs = runs.loc[runs["flags"] != "", ["cell_id", "flags"]]
     single_flags = flagged_runs.assign(flag=flagged_runs["flags"].str.split(", ")).explode("flag")
-    has_meanings = any(flag in meanings and ": " not in flag for flag in single_flags["flag"])
+    has_meanings = any(flag in meanings and ": " not in str(flag) for flag in single_flags["flag"])
     return {
         "headings": ["Flag", *(["Meaning"] if has_meanings else []), "Runs", "Cells"],
         "rows": [
             [
                 flag,
                 # Many flags have their meaning after a colon.
-                *(["" if ": " in flag else meanings.get(str(flag), "")] if has_meanings else []),
+                *(["" if ": " in str(flag) else meanings.get(str(flag), "")] if has_meanings else []),
                 f"{len(flag_rows):,}",
                 f"{flag_rows['cell_id'].nunique():,}",
             ]

@@ -16,11 +16,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import matplotlib as mpl
 import matplotlib.style
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as MplFigure
@@ -515,6 +517,52 @@ def describe_cut_intervals(rows: pd.DataFrame, columns: IntervalColumns) -> str:
     return "Very wide intervals are cut off in the picture." if wider else ""
 
 
+_series_artist_counts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by figure
+_linked_cells: WeakKeyDictionary[Axes, list[tuple[str, float, float, float]]] = WeakKeyDictionary()
+
+
+def link_cells(
+    axes: Axes, cell_ids: Iterable[str], x: Iterable[float], y: Iterable[float], half_width: float = 0.0
+) -> None:
+    """Link marks to cells, so that the page shows the values of a cell at its mark.
+
+    Args:
+        axes: axes with the marks.
+        cell_ids: cell of each mark.
+        x: positions of the marks, in data coordinates.
+        y: positions of the marks, in data coordinates; for bars, their ends.
+        half_width: half the width of each bar, in data coordinates; 0 for points.
+    """
+    _linked_cells.setdefault(axes, []).extend(
+        (cell_id, float(mark_x), float(mark_y), half_width)
+        for cell_id, mark_x, mark_y in zip(cell_ids, x, y, strict=True)
+    )
+
+
+def assign_to_series(axes: Axes, artist: Artist, look: SeriesLook) -> None:
+    """Assign an artist drawn in ink, such as the interval of a bar, to a series, which the page can switch off."""
+    number = _series_artist_counts[axes.figure] = _series_artist_counts.get(axes.figure, 0) + 1
+    artist.set_gid(f"series-{look.colour.removeprefix('#').lower()}-{number}")
+
+
+def _format_linked_cells(figure: MplFigure) -> str:
+    """Format the visible marks of cells as 'cell,x,y;..' in units of the SVG; bars also have half their width and their base."""
+    width_pt, height_pt = figure.get_size_inches() * _PT_PER_IN
+    texts = []
+    for axes in figure.axes:
+        to_figure = axes.transData - figure.transFigure
+        for cell_id, x, y, half_width in _linked_cells.get(axes, ()):
+            (left, top), (right, base) = to_figure.transform([(x - half_width, y), (x + half_width, 0.0)])
+            (low_x, low_y), (high_x, high_y) = figure.transFigure.inverted().transform(axes.bbox.get_points())
+            if not (low_x <= (left + right) / 2 <= high_x and low_y <= top <= high_y):
+                continue
+            numbers = [width_pt * (left + right) / 2, height_pt * (1 - top)]
+            if half_width:
+                numbers += [width_pt * (right - left) / 2, height_pt * (1 - max(base, low_y))]
+            texts.append(",".join([cell_id, *(f"{number:.0f}" for number in numbers)]))
+    return ";".join(texts)
+
+
 def draw_points(
     axes: Axes, rows: pd.DataFrame, x: Any, columns: IntervalColumns, look: SeriesLook, hollow: bool = False
 ) -> None:
@@ -527,6 +575,8 @@ def draw_points(
     # Caps would fill an open marker.
     marker_style: dict[str, Any] = {"markerfacecolor": "none", "markersize": 6.5, "capsize": 0} if hollow else {}
     axes.errorbar(x, value, bars, color=look.colour, marker=look.marker, linestyle="", **marker_style)
+    if "cell_id" in rows:
+        link_cells(axes, rows["cell_id"], x, value)
 
 
 def draw_cumulative_shares(axes: Axes, values: Any, look: SeriesLook, **line_style: Any) -> None:
@@ -560,7 +610,8 @@ def to_svg(figure: MplFigure) -> str:
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
     if is_saved and not medium.style and buffer.tell() <= _MAX_SHEET_BYTES:
         _save(figure, medium)
-    return buffer.getvalue()
+    linked_cells = "" if is_glance else _format_linked_cells(figure)
+    return buffer.getvalue().replace("<svg ", f'<svg data-cells="{linked_cells}" ' if linked_cells else "<svg ", 1)
 
 
 def _raise_title(axes: Axes) -> None:

@@ -127,7 +127,7 @@ def write_archive_report(path: Path, out: Path, where: str | None = None) -> Non
         where: filter of the runs, instead of the filter of the archive.
     """
     with open_archive(path) as archive, TemporaryDirectory(prefix="campaign-report-") as scratch:
-        write_report(archive.campaign, archive.directory, where or archive.where, Path(scratch), out)
+        write_report(archive.campaign, archive.directory, where or archive.where, Path(scratch), out, is_archive=True)
 
 
 @contextmanager
@@ -145,7 +145,9 @@ def open_writable_directory(results: Results) -> Iterator[Path]:
         yield Path(scratch)
 
 
-def write_report(campaign: Campaign, results: Path, where: str | None, scratch: Path, out: Path) -> None:
+def write_report(
+    campaign: Campaign, results: Path, where: str | None, scratch: Path, out: Path, *, is_archive: bool = False
+) -> None:
     """Write the report of a campaign, with its tables and figures in a scratch directory.
 
     Args:
@@ -154,16 +156,18 @@ def write_report(campaign: Campaign, results: Path, where: str | None, scratch: 
         where: filter of the runs.
         scratch: directory for tables and figures.
         out: HTML file to write.
+        is_archive: whether the results are those of an extracted archive, so that the page has no links to them.
     """
     # These modules are imported once here; otherwise each forked process would load pandas and scipy.
     import scipy.special  # noqa: F401
 
     from campaign.analysis.tables import io  # noqa: F401
+    from campaign.report.cell_runs import ResultFiles
 
     output = Results.from_directory(scratch)
     # A separate process returns the memory that the records need.
     run_in_processes([partial(_collect_tables, campaign, results, where, output.tables)], _import_drawing)
-    write_figures_and_page(output, out)
+    write_figures_and_page(output, out, ResultFiles.list(results, None if is_archive else out))
 
 
 def _import_drawing() -> None:

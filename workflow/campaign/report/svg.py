@@ -27,6 +27,7 @@ _MARKS = re.compile(
     r'(?:\s*<use xlink:href="#\1" x="[^"]*" y="[^"]*" style="\2"/>)+'
 )
 _PLACE = re.compile(r' x="([^"]*)" y="([^"]*)"')
+_SERIES_ID = re.compile(r' id="series-([0-9a-f]{6})-\d+"')  # See `plot.assign_to_series`.
 _STEP = re.compile(r"([MLz])(?: (\S+) (\S+))?")
 
 DECLARATION = '<?xml version="1.0" encoding="utf-8"?>\n'
@@ -41,6 +42,7 @@ def adapt_svg(text: str, anchor: str, title: str, alt: str) -> str:
     """
     text = _NOT_XML.sub("", text[text.index("<svg") :])
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = _SERIES_ID.sub(r' class="series-\1"', text)
     text = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{anchor}-", text)
     text = text.replace(INK, "currentColor")
     text = _join_elements(_normalize(text))

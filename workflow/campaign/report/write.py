@@ -18,6 +18,7 @@ from campaign.common.paths import SCRIPTS, Results, find_figure_files
 
 if TYPE_CHECKING:
     from campaign.analysis.tables.io import Tables
+    from campaign.report.cell_runs import ResultFiles
     from campaign.report.figure import Figure, FigureData
 
 
@@ -31,13 +32,16 @@ def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Pa
     run_in_processes(_list_drawing_tasks(read_tables(tables), figures, scripts, style))
 
 
-def write_figures_and_page(results: Results, out: Path) -> None:
-    """Draw the figures of results from their tables, and write the recommendation and the page."""
+def write_figures_and_page(results: Results, out: Path, files: ResultFiles | None = None) -> None:
+    """Draw the figures of results from their tables, and write the recommendation and the page.
+
+    For arguments see `render_report`.
+    """
     from campaign.analysis.tables.io import read_tables
 
     tables = read_tables(results.tables)
     _draw_figures_and_recommendation(tables, results)
-    _render_page(tables, results.figures, out)
+    _render_page(tables, results.figures, out, files=files)
 
 
 def _draw_figures_and_recommendation(tables: Tables, results: Results) -> None:
@@ -142,17 +146,28 @@ def _save_recommendation(tables: Tables, directory: Path) -> None:
         raise convert_os_error(error, directory) from error
 
 
-def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
+def render_report(
+    tables: Path, figures: Path, out: Path, scripts: Path = SCRIPTS, files: ResultFiles | None = None
+) -> None:
     """Write the page from tables, figures, and the recommendation next to the figures.
 
     The recommendation is computed if there is none.
+
+    Args:
+        tables: directory of the tables.
+        figures: directory of the figures.
+        out: HTML file to write.
+        scripts: directory of the modules of the figures.
+        files: logs and records that the page names; None for a page without them.
     """
     from campaign.analysis.tables.io import read_tables
 
-    _render_page(read_tables(tables), figures, out, scripts)
+    _render_page(read_tables(tables), figures, out, scripts, files)
 
 
-def _render_page(tables: Tables, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
+def _render_page(
+    tables: Tables, figures: Path, out: Path, scripts: Path = SCRIPTS, files: ResultFiles | None = None
+) -> None:
     from campaign.analysis.published.claims import add_evaluated_claims
     from campaign.analysis.recommend.advise import build_recommendation
     from campaign.analysis.recommend.objectives import REPORT_REQUEST
@@ -165,7 +180,15 @@ def _render_page(tables: Tables, figures: Path, out: Path, scripts: Path = SCRIP
     write_report(
         out,
         render_report_page(
-            tables.runs, tables.cells, tables.leases, add_evaluated_claims(tables), drawings, advice, tables.design
+            tables.runs,
+            tables.cells,
+            tables.leases,
+            add_evaluated_claims(tables),
+            drawings,
+            advice,
+            tables.design,
+            tables.steps,
+            files,
         ),
     )
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from campaign.common.credentials import collect_secrets, mask_secrets
 from campaign.common.errors import LaunchError
 from campaign.common.files import open_regular
+from campaign.observe.telemetry.run_telemetry import TelemetrySummary
 from campaign.spec.record import Failure
 from campaign.workloads.failures import DISTURBANCES, REPEATED
 from campaign.workloads.launcher import Launcher, StepLimits
@@ -117,34 +119,49 @@ def _append_result_file(name: str | None, directory: Path, log: Path) -> list[st
     return [f"{len(paths)} files '{name}': the last by name counts"] if len(paths) > 1 else []
 
 
+class RunLaunch(NamedTuple):
+    """One launch of a run: how it ended, its outcome and its telemetry."""
+
+    step_end: StepEnd
+    outcome: Outcome
+    telemetry: TelemetrySummary = TelemetrySummary()
+
+
 def repeat_until_undisturbed(
-    name: str, launch: Callable[[], tuple[StepEnd, Outcome]], attempts: int
-) -> tuple[StepEnd, Outcome]:
-    """Launch a run until nothing disturbs it, and return the result of the last launch.
+    name: str, launch_run: Callable[[], RunLaunch], attempts: int, lasting_disturbances: Container[str] = ()
+) -> RunLaunch:
+    """Launch a run until nothing disturbs it, and return the last launch.
 
     After the last attempt, the disturbance is the outcome of the run. A rank that gets SIGKILL in every launch is killed because
     of its own behaviour, and a run that never holds its pace requires more than this machine has. A run that was stopped,
-    suspended or had its clock set is invalid. A flag shows that earlier launches were disturbed.
+    suspended or had its clock set is invalid. Other processes on its devices are only flagged. A flag shows that earlier launches
+    were disturbed.
 
     Args:
         name: name of the run, for messages.
-        launch: function that launches the run once.
+        launch_run: function that launches the run once.
         attempts: maximum number of launches, at least 1 (`protocol.attempts`).
+        lasting_disturbances: disturbances seen by telemetry that repetitions of earlier runs did not end.
     """
     for attempt in range(1, attempts + 1):
-        step_end, outcome = launch()
-        reason = _find_disturbance(step_end, outcome)
+        launch = launch_run()
+        reason = _find_disturbance(launch, lasting_disturbances)
         if not reason or attempt == attempts:
             break
         print(f"{name}: {reason}; the run has no record and is repeated (attempt {attempt} of {attempts})", flush=True)
+    step_end, outcome, telemetry = launch
     if attempt > 1:
         step_end = replace(step_end, flags=(*step_end.flags, REPEATED))
     if step_end.disturbance:
         outcome = replace(outcome, status="invalid", failure=Failure(reason=step_end.disturbance))
-    return step_end, outcome
+    return RunLaunch(step_end, outcome, telemetry)
 
 
-def _find_disturbance(step_end: StepEnd, outcome: Outcome) -> str:
+def _find_disturbance(launch: RunLaunch, lasting_disturbances: Container[str]) -> str:
     """Return the description of what disturbed a launch from outside, or an empty string if nothing did."""
-    reason = outcome.failure.reason if outcome.failure is not None else ""
-    return step_end.disturbance or (reason if reason in DISTURBANCES else "")
+    if launch.step_end.disturbance:
+        return launch.step_end.disturbance
+    failure = launch.outcome.failure
+    if failure is not None and failure.reason in DISTURBANCES:
+        return failure.reason
+    return next((text for text in launch.telemetry.disturbances if text not in lasting_disturbances), "")

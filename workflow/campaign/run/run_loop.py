@@ -30,7 +30,7 @@ from campaign.plan.requirements import describe_shortfall, list_required_cells
 from campaign.run.adaptive_repetitions import RepetitionTracker
 from campaign.run.environment import describe_environment
 from campaign.run.failed_devices import DeviceFaultHandler
-from campaign.run.launched_run import LaunchedRun, repeat_until_undisturbed
+from campaign.run.launched_run import LaunchedRun, RunLaunch, repeat_until_undisturbed
 from campaign.run.launchers import open_launcher
 from campaign.run.local_devices import verify_local_devices
 from campaign.run.progress import append_progress
@@ -89,6 +89,7 @@ class DriverSession:
         self.mark = self.results.run_mark_prefix(self.lease)
         self.environment = self.store.share_document(describe_environment())
         self.software_hashes: dict[str, str] = {}
+        self.lasting_disturbances: set[str] = set()
         skip_implied = self.campaign.protocol.skip_implied
         self.frontier = build_lease_frontier(self.plan, self.store, skip=skip_implied)
         self.repetitions = RepetitionTracker(self.store, implied=skip_implied, metric=self.campaign.metric)
@@ -233,30 +234,32 @@ class DriverSession:
         run = self._build_run(cell, repetition, workload)
         if objection := self._find_objection(cell, workload, run.runs_on):
             now_s = time.time()
-            step_result, outcome = StepEnd((), now_s, now_s), Outcome("unsupported", Failure(reason=objection))
+            launch = RunLaunch(StepEnd((), now_s, now_s), Outcome("unsupported", Failure(reason=objection)))
         elif self.uses_slurm and (reason := self.first_run.explain_no_retry(name)):
             now_s = time.time()
-            step_result, outcome = StepEnd((), now_s, now_s), Outcome("time_limit", Failure(reason=reason))
+            launch = RunLaunch(StepEnd((), now_s, now_s), Outcome("time_limit", Failure(reason=reason)))
             self.first_run.remove()
         else:
             # The file is kept after an exception, so that a run that the time limit ended stays recorded in it.
             if is_first := self.is_first_start_pending:
                 self.is_first_start_pending = False
                 self.first_run.record_start(name)
-            step_result, outcome = repeat_until_undisturbed(
+            launch = repeat_until_undisturbed(
                 f"{cell.id}, {format_run_number(repetition)}",
                 lambda: self._launch_once(launcher, workload, run, log),
                 self.campaign.protocol.attempts,
+                self.lasting_disturbances,
             )
+            self.lasting_disturbances.update(launch.telemetry.disturbances)
             if is_first:
                 self.first_run.remove()
+        step_end, outcome, telemetry = launch
         if outcome.status != "ok" and is_disk_full(self.results.directory):
             raise RecordError(
                 f"{self.results.directory}: the disk is full, so a run could not write its output; free some space, then run the "
                 "same command again (finished records are kept)"
             )
-        samples = self._store_telemetry(run, step_result, outcome)
-        return _FinishedRun(run, step_result, invalidate_if_devices_idle(outcome, samples), log, samples)
+        return _FinishedRun(run, step_end, invalidate_if_devices_idle(outcome, telemetry), log, telemetry)
 
     def _build_run(self, cell: Cell, repetition: int, workload: Workload) -> Run:
         """Build the run of a cell with its composition, inputs and storage."""
@@ -288,8 +291,8 @@ class DriverSession:
             return f"according to the system file, {cell.configuration.device} supports only {precisions}"
         return workload.unsupported_reason(cell, runs_on)
 
-    def _launch_once(self, launcher: Launcher, workload: Workload, run: Run, log: Path) -> tuple[StepEnd, Outcome]:
-        """Launch a run once and return how it ended and its outcome, judged for device faults."""
+    def _launch_once(self, launcher: Launcher, workload: Workload, run: Run, log: Path) -> RunLaunch:
+        """Launch a run once and return how it ended, its outcome, judged for device faults, and its telemetry."""
         make_directory(run.directory)
         try:
             log.unlink(missing_ok=True)  # log of an earlier attempt that left no record
@@ -304,7 +307,8 @@ class DriverSession:
             # An unchanged token proves that the lease was held throughout. A released lease has another token or none.
             self.obtained.require_held(self.journals)
             outcome = workload.judge_run(run, step_result, Log(log))
-            return step_result, self.fault_handler.judge_outcome(run, step, step_result, outcome, Log(log))
+            outcome = self.fault_handler.judge_outcome(run, step, step_result, outcome, Log(log))
+            return RunLaunch(step_result, outcome, self._store_telemetry(run, step_result, outcome))
         except LaunchError as error:
             if log.exists():
                 error.with_log(log)

@@ -130,7 +130,7 @@ def test_what_stayed_on_hosts_of_its_own_is_not_told_from_them() -> None:
         "p": float("nan"),
     }
     assert row["method"] == intervals.CONFOUNDED_WITH_HOSTS
-    assert "each ran on different hosts, whose effect cannot be separated" in verdict.explain_missing_test(row)
+    assert "the compared hosts differ" in verdict.explain_missing_test(row)
     # With two of four on each host, those of one host are compared.
     assert said.measured(replace(own, hosts=2), campaigns=60).tested == pytest.approx(100 / 3)
 

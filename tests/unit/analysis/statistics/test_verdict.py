@@ -198,7 +198,7 @@ def test_one_composition_each_is_said_instead_of_a_result() -> None:
         f"({verdict.NOT_TESTED_ONE_COMPOSITION})."
     )
     (said,) = verdict.list_limitations(pd.DataFrame([alone]), {})
-    assert said.startswith("Comparisons were not tested: each configuration was measured on one composition")
+    assert said.startswith("Comparisons were not tested: each configuration was composed once")
     assert verdict.describe_basis({**alone, "in_order": True}) == ""
     assert "differ" not in said
     assert "degrees" not in said

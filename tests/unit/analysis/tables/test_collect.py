@@ -257,7 +257,7 @@ def test_the_report_says_how_links_were_emulated(tmp_path: Path) -> None:
     rates = LinkRates(fabric_gb_per_s=10, scale=0.01)
     with_, without = describe_links(rates, "root"), describe_links(rates, None, "no `tc` here")
     (said,) = emulated_notes(tmp_path / "all", with_)
-    assert "0.8 Gbit/s for 10 GB/s" in said
+    assert "between a fabric device and its host 0.8 Gbit/s;" in said
     assert "runs" not in said
     (said,) = emulated_notes(tmp_path / "none", without)
     assert "not emulated: no `tc` here" in said

@@ -115,12 +115,12 @@ class _Beside:
         yield self.hosts
 
 
-def _says(hosts: Sequence[str]) -> Callable[[Path], None]:
+def _says(hosts: Sequence[str], jump_s: float = 0.0) -> Callable[[Path], None]:
     def say(directory: Path) -> None:
         for host in hosts:
             header = {"schema_version": "telemetry/1", "host": host, "machine": host, "network": 1, "interval_s": 1}
             read = {f"gauge:{host}/0": {"power_w": 100}}
-            ticks = [{"time": 1000 + n, "monotonic": n, "read": read} for n in range(31)]
+            ticks = [{"time": 1000 + n + (jump_s if n > 5 else 0), "monotonic": n, "read": read} for n in range(31)]
             lines = [json.dumps(document) for document in (header, *ticks)]
             (directory / f"{host}.jsonl").write_text("\n".join(lines) + "\n")
 
@@ -133,6 +133,14 @@ def _telemetry(directory: Path, launcher: Any) -> Iterator[Telemetry]:
     with Telemetry(stub, composition((1, 0), (1, 0)), 1.0, directory / "telemetry") as telemetry:
         telemetry._started_s = 900.0
         yield telemetry
+
+
+def test_a_clock_that_only_samples_saw_disturbed_the_run_and_is_flagged(tmp_path: Path) -> None:
+    with _telemetry(tmp_path, _Beside(["host1", "host2"], _says(["host1", "host2"], 0.5))) as telemetry:
+        kept = telemetry.store_run(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "a.parquet")
+    changed = [f"the clock of {host} was changed by 0.5 s during the run" for host in ("host1", "host2")]
+    assert list(kept.disturbances) == changed
+    assert {f"telemetry: {text}" for text in changed} <= {*kept.flags}
 
 
 def test_without_a_steady_window_the_whole_run_counts_and_says_so(tmp_path: Path) -> None:

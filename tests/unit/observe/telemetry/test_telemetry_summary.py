@@ -11,6 +11,7 @@ from campaign.observe.telemetry.run_metrics import (
     DEVICE_PART_FLAG,
     SHORT_PCIE_SAMPLES_FLAG,
     UsedDeviceNames,
+    find_disturbances,
     find_unused_devices,
     summarize_run,
 )
@@ -138,8 +139,8 @@ def test_a_process_that_was_there_before_the_run_and_stayed_is_flagged() -> None
     ending = {(gpu(0), "process_6_mib"): SampleSeries((95.0,), (100.0,))}
     seen = host(values=values)
     seen = replace(seen, earlier=earlier, series={**seen.series, **ending})
-    _, flags = summarize_run([seen], WINDOW, {"h": used(0)}, None)
-    assert flags == (f"telemetry: another process used {gpu(0)} before and during the run: pid 7, 2,048 MiB",)
+    expected = f"another process used {gpu(0)} before and during the run: pid 7"
+    assert find_disturbances([seen], {"h": used(0)}) == (expected,)
 
 
 def test_a_link_counts_at_its_best_in_the_window_and_the_slowest_of_all() -> None:
@@ -284,10 +285,7 @@ def test_what_a_program_publishes_stands_for_devices_and_counts_once() -> None:
 
 def test_a_clock_that_was_set_is_flagged() -> None:
     jumped = HostSamples("h", "m", 1, 1.0, {}, jumped_s=12.34)
-    assert summarize_run([jumped], WINDOW, {}, None) == (
-        {},
-        ("telemetry: the clock of h was changed by 12.3 s during the run",),
-    )
+    assert find_disturbances([jumped], {}) == ("the clock of h was changed by 12.3 s during the run",)
 
 
 def looks(busy_pct: float, memory_mib: float | None, number: int = 0) -> Values:

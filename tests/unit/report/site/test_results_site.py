@@ -206,7 +206,7 @@ def test_an_archive_is_read_anew_and_what_cannot_be_read_is_named(
     (sources / "broken" / "tables").mkdir(parents=True)
     (sources / "broken" / "tables" / "runs.parquet").write_bytes(b"no table")
 
-    def page(_: object, __: object, ___: object, scratch: Path, out: Path) -> None:
+    def page(_: object, __: object, ___: object, scratch: Path, out: Path, *, is_archive: bool) -> None:
         # Figures of a campaign take half a minute; tests of archives and reports draw them.
         from campaign.analysis.tables.collect import read_campaign_results, write_campaign_tables
 
@@ -230,7 +230,7 @@ def test_an_archive_is_read_anew_and_what_cannot_be_read_is_named(
 def test_repetitions_of_a_plan_without_tables_are_campaigns_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def page(of: Campaign, directory: Path, where: str | None, scratch: Path, out: Path) -> None:
+    def page(of: Campaign, directory: Path, where: str | None, scratch: Path, out: Path, *, is_archive: bool) -> None:
         write_campaign_tables(read_campaign_results(of, directory, where), scratch / "tables")
         (scratch / "figures").mkdir()
         out.write_text("drawn anew")

@@ -46,8 +46,8 @@ _NO_MIX = "no configuration ran every workload of the mix with its fastest preci
 _NO_MEASUREMENT = "No cell was measured, so there is nothing to recommend."
 _NO_SYSTEM = "Shapes that were not measured are not listed, because the hosts and the pool of the system are unknown."
 _BASIS_SENTENCES = (
-    "Answers rank measured cells by the mean of their runs; nothing is predicted. The interval of a choice accounts for its "
-    "selection as the best of all candidates; the intervals of others are those of single cells.",
+    "Measured cells are ranked by the mean of their runs; nothing is predicted. The interval of each first answer accounts "
+    "for its selection.",
     "A configuration ties with the best if no test shows it to be worse, and two one-sided tests show a difference below "
     f"{TIE_PCT:.0f}\u202f%. The tests are t-tests on logarithms with the spread of compositions. Tests of differences are "
     "adjusted (Holm) over all pairs of shapes. A configuration that is neither worse nor tied is listed as indistinguishable. "

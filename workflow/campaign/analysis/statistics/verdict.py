@@ -38,13 +38,11 @@ DRIFT_ADJUSTMENT_NOTE = (
     "Comparisons between compositions are adjusted: the cost of each run was divided by that of the reference in the same "
     "composition. This removes drift of the system during the campaign and adds the noise of the reference."
 )
-RUN_VARIATION_ONLY = (
-    "each configuration was measured on one composition, and intervals include only run-to-run variation"
-)
+RUN_VARIATION_ONLY = "each configuration was composed once"
 NOT_TESTED_ONE_COMPOSITION = (
-    "each was measured on one composition, so this is not tested; the interval includes only run-to-run variation"
+    "measured on one composition each, not tested; the interval includes only run-to-run variation"
 )
-NOT_TESTED_DIFFERENT_HOSTS = "each ran on different hosts, whose effect cannot be separated, so this is not tested"
+NOT_TESTED_DIFFERENT_HOSTS = "not tested: the compared hosts differ"
 NOT_TESTED_SINGLE_RUN = "measured once each, not tested"
 _SPREAD_FROM_OTHER_CELLS = "the spread of compositions is estimated from other cells"
 _SPREAD_FROM_EARLIER_CAMPAIGNS = "the spread of compositions is estimated from earlier campaigns on this system ({})"
@@ -78,7 +76,7 @@ def explain_missing_tests(rows: pd.DataFrame) -> str:
     if (rows["method"] == intervals.CAMPAIGNS_UNKNOWN).any():
         return "the spread between campaigns is unknown"
     is_confounded = rows["method"] == intervals.CONFOUNDED_WITH_HOSTS
-    return NOT_TESTED_DIFFERENT_HOSTS.partition(", so")[0] if is_confounded.any() else RUN_VARIATION_ONLY
+    return NOT_TESTED_DIFFERENT_HOSTS.partition(": ")[2] if is_confounded.any() else RUN_VARIATION_ONLY
 
 
 def bound_difference_pct(low_pct: float, high_pct: float) -> float:

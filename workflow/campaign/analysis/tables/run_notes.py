@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -71,7 +71,7 @@ def describe_assumptions(system: SystemFile, records: Sequence[Record], store: R
     composed_links = [
         store.read_shared_document(name).get("links") for name in sorted({r.composition for r in records})
     ]
-    emulated_links = next((links for links in composed_links if links and links["emulated"]), {})
+    emulated_links: Mapping[str, Any] = next((links for links in composed_links if links and links["emulated"]), {})
     rates = [
         f"{rate:.3g} Gbit/s {meaning}"
         for link, meaning in (("local", "in a host"), ("fabric", "to the fabric"), ("network", "between hosts"))

@@ -22,8 +22,8 @@ _SHAPED_LINKS: tuple[LinkType, ...] = ("fabric", "network")
 NOT_EMULATED = "links not emulated"
 NOT_CROSSED = "links not crossed: one program stands for all ranks"
 UNEQUAL_LINKS_REMARK = (
-    "Hybrid compositions are slower than on real hardware, because TCP is slower over a fast link that leads to a slow one "
-    "(page 'The model of a training step')."
+    "Hybrid compositions are slower than on real hardware, because TCP is slower over a fast link that "
+    "leads to a slow one."
 )
 FLAGS: Mapping[str, str] = {
     NOT_EMULATED: "this machine could not emulate hosts, so all ranks shared one loopback, and attachment and the spread over "
@@ -99,15 +99,13 @@ def format_links_sentence(links: Mapping[str, Any], runs: int, total_runs: int) 
             "spread over hosts have no effect."
         )
     local, fabric, network = (
-        "not shaped"
-        if links.get(f"{link}_gbit_per_s") is None
-        else f"{links[f'{link}_gbit_per_s']:.3g} Gbit/s for {links[f'{link}_gb_per_s']:g} GB/s"
+        "not shaped" if links.get(f"{link}_gbit_per_s") is None else f"{links[f'{link}_gbit_per_s']:.3g} Gbit/s"
         for link in ("local", *_SHAPED_LINKS)
     )
     rates = [links.get(f"{link}_gbit_per_s") for link in ("local", "fabric")]
     remark = "" if None in rates or rates[0] == rates[1] else f" {UNEQUAL_LINKS_REMARK}"
     return (
         f"Links are emulated{share} with network namespaces ({links['emulated']}) at {links['scale']:g} of the real rates. Rates "
-        f"per direction are: between a fabric device and its host {fabric}; between hosts {network}; between devices of a host "
+        f"per direction: between a fabric device and its host {fabric}; between hosts {network}; between devices of a host "
         f"{local}.{remark}"
     )

@@ -135,13 +135,20 @@ def summarize_run(
             if (sparse_samples := _describe_sparse_samples(item, window))
         ]
         flags += [DEVICE_PART_FLAG] if any(device.part.startswith(PART_PREFIX) for device in devices) else []
-        flags += [f"telemetry: {message}" for device in devices for message in _describe_other_processes(device)]
-    flags += [
-        f"telemetry: the clock of {item.host} was changed by {item.jumped_s:.1f} s during the run"
-        for item in hosts
-        if item.jumped_s
-    ]
     return metrics, tuple(flags)
+
+
+def find_disturbances(hosts: Sequence[HostSamples], used_names: Mapping[str, UsedDeviceNames]) -> tuple[str, ...]:
+    """Describe what disturbed a run from outside: other processes on its devices, and changed clocks of its hosts."""
+    devices, _ = find_used_devices(hosts, used_names)
+    return (
+        *(message for device in devices for message in _describe_other_processes(device)),
+        *(
+            f"the clock of {item.host} was changed by {item.jumped_s:.1f} s during the run"
+            for item in hosts
+            if item.jumped_s
+        ),
+    )
 
 
 def _describe_sparse_samples(device: _SampledDevice, window: TimeWindow) -> str:
@@ -159,11 +166,10 @@ def _describe_sparse_samples(device: _SampledDevice, window: TimeWindow) -> str:
 
 def _describe_other_processes(device: _SampledDevice) -> Iterator[str]:
     """Describe processes that used a device both before and during the run, so that they cannot belong to the run."""
-    for quantity, memory_mib in device.samples.earlier.get(device.part, {}).items():
+    for quantity in device.samples.earlier.get(device.part, {}):
         process_series = device.find_series(quantity) if quantity.startswith("process_") else None
         if process_series and len(process_series.times) > 1:  # A process of the previous run may still be ending.
-            pid = quantity.split("_")[1]
-            yield f"another process used {device.part} before and during the run: pid {pid}, {memory_mib:,.0f} MiB"
+            yield f"another process used {device.part} before and during the run: pid {quantity.split('_')[1]}"
 
 
 def find_used_devices(

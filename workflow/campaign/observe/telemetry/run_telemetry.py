@@ -23,6 +23,7 @@ from campaign.observe.telemetry.run_metrics import (
     SHARED_MACHINE_FLAG,
     WHOLE_RUN_FLAG,
     UsedDeviceNames,
+    find_disturbances,
     find_unused_devices,
     parse_reported_uuids,
     summarize_run,
@@ -57,6 +58,7 @@ class TelemetrySummary:
         written: file with the samples; None if none was written.
         unused: messages about unused devices (see `run_metrics.find_unused_devices`).
         loads: load of each host.
+        disturbances: descriptions of what disturbed the run from outside (see `run_metrics.find_disturbances`).
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class TelemetrySummary:
     samples_file: Path | None = None
     unused_device_messages: tuple[str, ...] = ()
     loads: tuple[HostLoad, ...] = ()
+    disturbances: tuple[str, ...] = ()
 
 
 class Telemetry:
@@ -147,7 +150,8 @@ class Telemetry:
             return TelemetrySummary({}, tuple(flags) if is_expected or names_devices else ())
         metrics, flags_of_metrics = summarize_run(hosts, window, used_names, sample_count)
         unused_device_messages, flags_of_unused = find_unused_devices(hosts, used_names, run)
-        flags += [*flags_of_metrics, *flags_of_unused]
+        disturbances = find_disturbances(hosts, used_names)
+        flags += [*flags_of_metrics, *(f"telemetry: {text}" for text in disturbances), *flags_of_unused]
         if metrics and steady_window is None:
             flags.append(WHOLE_RUN_FLAG)
         if not metrics and is_expected and not flags_of_metrics:
@@ -158,7 +162,7 @@ class Telemetry:
         samples_file, problem = _try_to_write_samples(out, hosts)
         if problem:
             flags.append(f"telemetry: the samples could not be written ({problem})")
-        return TelemetrySummary(metrics, tuple(flags), samples_file, unused_device_messages, loads)
+        return TelemetrySummary(metrics, tuple(flags), samples_file, unused_device_messages, loads, disturbances)
 
     def _expects_samples(self, window: TimeWindow) -> bool:
         """Return whether at least two samples in the window are expected from working samplers.

@@ -30,6 +30,7 @@ RECOMMENDATION_FILE = "recommendation.json"
 _MAX_ALTERNATIVES = 2
 _INTERVAL_HEADING = "Difference from the first (%)"
 _EVIDENCE_HEADING = "Evidence"
+_UNKNOWN_TIES_SENTENCE = "Ties are unknown where each configuration was measured on one composition."
 _HEADINGS = ("For", "Build", _INTERVAL_HEADING, "Result (95\u202f% interval)", _EVIDENCE_HEADING)
 
 
@@ -90,7 +91,15 @@ def build_recommendation_section(document: RecommendationDocument) -> dict[str, 
         for answers in answer_groups
     ]
     return {
-        "basis": [*document.basis[:1], *(f"{subject} was measured in {text}." for text in [common_evidence] if text)],
+        "basis": [
+            *document.basis[:1],
+            *(f"{subject} was measured in {text}." for text in [common_evidence] if text),
+            *(
+                [_UNKNOWN_TIES_SENTENCE]
+                if any(answer.choice and not answer.comparable for answer in shown_answers)
+                else ()
+            ),
+        ],
         "constraints": document.constraints,
         "headings": [
             heading
@@ -114,8 +123,9 @@ def build_recommendation_section(document: RecommendationDocument) -> dict[str, 
 
 
 def _find_common_unit(choices: Iterable[RecommendedChoice | None]) -> str:
-    """Return the unit of the values of an objective; empty if there is none, or if choices have different ones."""
-    units = {choice.value_text.partition(" (")[0].partition("\u202f")[2] for choice in choices if choice}
+    """Return the unit of the values of an objective; empty for ratios, and if choices have different units."""
+    values = [choice.value_text.partition(" (")[0].partition("\u202f") for choice in choices if choice]
+    units = {"" if number.endswith("×") else unit for number, _, unit in values}
     return units.pop() if len(units) == 1 else ""
 
 
@@ -148,12 +158,8 @@ def _format_rows(
         rows.append((build, result_text, evidence_text, interval_text))
     unlisted_count = answer.tied_total + answer.not_told_apart_total - len(rows) + 1
     unlisted = f"{unlisted_count} more may be as good" if unlisted_count > 0 else ""
-    unknown = "" if answer.comparable else f"ties {UNKNOWN_TIES}"
     build, result_text, evidence_text, interval_text = rows[-1]
-    return [
-        *rows[:-1],
-        (build, result_text, "; ".join(filter(None, (evidence_text, unlisted, unknown))), interval_text),
-    ]
+    return [*rows[:-1], (build, result_text, "; ".join(filter(None, (evidence_text, unlisted))), interval_text)]
 
 
 def _compute_relative_interval(choice: RecommendedChoice | None, answer: RecommendationAnswer) -> Interval:

@@ -206,10 +206,18 @@ def _prepare_results(source: Path) -> Iterator[tuple[Results, Path]]:
                 None,
                 Path(scratch),
                 new_results.report_file,
+                is_archive=True,
             )
         else:
             with open_archive(source) as archive:
-                write_report(archive.campaign, archive.directory, archive.where, Path(scratch), new_results.report_file)
+                write_report(
+                    archive.campaign,
+                    archive.directory,
+                    archive.where,
+                    Path(scratch),
+                    new_results.report_file,
+                    is_archive=True,
+                )
         yield new_results, new_results.figures
 
 
