@@ -22,7 +22,6 @@ from tests.benchmarks.__main__ import main
 from tests.benchmarks.counted import DISPENSABLE
 from tests.benchmarks.figure import Figure, keep_ratios, read_last_ratios
 from tests.benchmarks.project import ROOT, Project
-from tests.benchmarks.slurm_schedule import count_rounds
 
 Driven = tuple[dict[str, Any], dict[str, Any]]
 LOADED = f"import sys; print([name for name in {DISPENSABLE!r} if name in sys.modules], file=sys.__stdout__)"
@@ -87,17 +86,14 @@ def test_a_driver_loads_nothing_that_makes_tables_or_figures(driver: Driven) -> 
 
 
 def test_a_process_that_waits_for_slurm_loads_nothing_that_submits_or_makes_tables(project: Project) -> None:
-    more = (*DISPENSABLE, "submitit", "numpy", "jinja2")
+    more = (*DISPENSABLE, "submitit", "numpy", "jinja2", "campaign.run.run_loop")
     program = "import sys, campaign.run.measure_lease, campaign.slurm.slurm_submitter, campaign.slurm.strategies\n"
     assert python(project, "-c", f"{program}print([name for name in {more!r} if name in sys.modules])") == "[]\n"
 
 
-@pytest.mark.parametrize(
-    ("leases", "rounds"),
-    [([], 0), ([(1, 1)] * 20, 1), ([(1, 1)] * 21, 2), ([(4, 5)] * 3, 3), ([(1, 4), (2, 4), (1, 4), (2, 1)], 1)],
-)
-def test_a_list_schedule_fills_the_hosts(leases: list[tuple[int, int]], rounds: int) -> None:
-    assert count_rounds(leases, hosts=4, devices=5) == rounds
+def test_validators_are_built_when_a_document_is_read(project: Project) -> None:
+    program = "import campaign.run.measure_lease; from campaign.spec.system_file import SystemFile as model; "
+    assert python(project, "-c", f"{program}print(model.__pydantic_complete__)") == "False\n"
 
 
 def test_where_there_is_no_slurm_its_figures_are_skipped_with_the_reason(

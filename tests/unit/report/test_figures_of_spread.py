@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -165,6 +166,14 @@ def test_what_is_less_than_a_percent_is_no_dip_however_certain(dip: float, named
     rows = drawn("scaling", *curve(dip, noise=1e-5)).data
     assert rows.loc[rows["ranks"] == 14, "dip_p_holm"].item() < 0.001
     assert set(rows.loc[rows["dip"], "ranks"]) == named
+
+
+def test_figures_share_the_design_of_the_tables_unless_they_change_the_runs() -> None:
+    tables = reference_campaign.tables("faster")
+    figure_data = build_figure_data(tables)
+    assert figure_data.design is tables.design
+    other_data = replace(figure_data, runs=tables.runs.iloc[:10])
+    assert other_data.design.runs.sum() <= 10 < tables.design.runs.sum()
 
 
 def test_of_the_published_study_only_the_published_dips_are_named() -> None:

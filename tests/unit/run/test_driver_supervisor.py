@@ -7,7 +7,7 @@ import pytest
 
 from campaign.common.errors import HostFailed
 from campaign.common.paths import Results
-from campaign.run.driver_supervisor import DriverSupervisor
+from campaign.run.driver_supervisor import DriverSupervisor, choose_poll_interval_s
 from campaign.slurm.submitter import DriverStatus, StillQueuedError
 from campaign.spec.driver_messages import DriverResult
 from campaign.spec.record import RecordStore
@@ -79,3 +79,8 @@ def test_a_driver_that_leaves_not_even_a_log_points_to_results_that_its_host_doe
     job.log_file.touch()
     with pytest.raises(HostFailed, match=rf"left no result\) \(log: {job.log_file}\)$"):
         supervisor(tmp_path, job).wait_for_result(job, 0, 1)
+
+
+@pytest.mark.parametrize(("elapsed_s", "interval_s"), [(2.0, 0.1), (10.0, 0.1), (30.0, 0.3), (1e5, 1.0)])
+def test_short_leases_are_polled_often_and_long_ones_rarely(elapsed_s: float, interval_s: float) -> None:
+    assert choose_poll_interval_s(0.1, elapsed_s) == pytest.approx(interval_s)

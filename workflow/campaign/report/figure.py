@@ -96,6 +96,8 @@ class FigureData:
     operations: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Durations of fabric operations (`campaign.analysis.tables.leases.build_operations_table`)."""
     style: Path = REPORTS / "style.mplstyle"
+    tables: Tables | None = None
+    """Tables that contain the runs; None if they are other runs."""
 
     @property
     def metric(self) -> Metric:
@@ -105,6 +107,8 @@ class FigureData:
     @cached_property
     def design(self) -> Design:
         """Experiment design of the runs, by which `campaign.analysis.statistics.comparable_cells` compares cells."""
+        if self.tables and self.runs is self.tables.runs:
+            return self.tables.design
         campaign = {**self.context.get("campaign", {}), "protocol": self.protocol}
         return comparisons.build_campaign_design(self.runs, campaign, self.reference)
 
@@ -402,6 +406,7 @@ def build_figure_data(tables: Tables, style: Path | None = None) -> FigureData:
         tables.context,
         tables.reference,
         build_operations_table(tables.leases),
+        tables=tables,
         **optional,
     )
 
@@ -435,6 +440,8 @@ def list_limits(data: FigureData, rows: pd.DataFrame) -> tuple[str, ...]:
 def _describe_windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
     """Describe how many cells have each problem of the measured window; empty if none or unknown."""
     marked_cells = cells[cells.get("window", pd.Series("", cells.index)) != ""]
+    if marked_cells.empty:
+        return ""
     shown_cells = marked_cells[marked_cells["cell_id"].isin(rows["cell_id"])]
     marks = (
         shown_cells.drop_duplicates("cell_id")["window"].str.split(", ").explode() if len(shown_cells) else pd.Series()

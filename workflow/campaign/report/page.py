@@ -17,7 +17,7 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from campaign.analysis.recommend.document import RecommendationDocument
-from campaign.analysis.statistics.experiment_design import build_campaign_design
+from campaign.analysis.statistics.experiment_design import Design, build_campaign_design
 from campaign.analysis.tables import measured_protocol
 from campaign.common import wording
 from campaign.common.errors import RecordError, format_first_error
@@ -62,7 +62,7 @@ def render_report_page(
     context_document: Mapping[str, Any],
     drawings: Mapping[str, Mapping[str, Any]],
     recommendation: RecommendationDocument | None = None,
-    reference: pd.DataFrame | None = None,
+    design: Design | None = None,
     steps: pd.DataFrame | None = None,
     files: ResultFiles | None = None,
 ) -> str:
@@ -77,12 +77,12 @@ def render_report_page(
         context_document: context document of the report.
         drawings: document of each figure's JSON file, by figure name, with the picture under `svg`.
         recommendation: recommendation to show, if any.
-        reference: runs of the reference, if any.
+        design: design of the campaign; None to build it from the runs.
         steps: table of step times, if any.
         files: logs and records that the page links to.
     """
     return render_context(
-        build_context(runs, cells, leases, context_document, drawings, recommendation, reference, steps, files)
+        build_context(runs, cells, leases, context_document, drawings, recommendation, design, steps, files)
     )
 
 
@@ -148,7 +148,7 @@ def build_context(
     context_document: Mapping[str, Any],
     drawings: Mapping[str, Mapping[str, Any]],
     recommendation: RecommendationDocument | None = None,
-    reference: pd.DataFrame | None = None,
+    design: Design | None = None,
     steps: pd.DataFrame | None = None,
     files: ResultFiles | None = None,
 ) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def build_context(
     advice = build_recommendation_section(recommendation) if recommendation else None
     metric = read_primary_metric(context_document)
     coverage_table = build_coverage_table(cells, metric)
-    design = build_campaign_design(runs, context_document["campaign"], reference)
+    design = design or build_campaign_design(runs, context_document["campaign"])
     return {
         "campaign": report_context.campaign,
         "system": report_context.system,

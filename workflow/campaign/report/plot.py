@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as MplFigure
 from matplotlib.lines import Line2D
@@ -628,6 +627,9 @@ def _save(figure: MplFigure, medium: FigureMedium) -> None:
 
     Files have no date, so that the same figure gives the same file.
     """
+    # Imported late, because it imports fontTools, and pages of many cells have no such files.
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
     assert medium.path
     for kind in medium.formats:
         canvas, date = (FigureCanvasPdf(figure), "CreationDate") if kind == "pdf" else (FigureCanvasSVG(figure), "Date")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -179,5 +178,4 @@ def _import_drawing() -> None:
 
 
 def _collect_tables(campaign: Campaign, results: Path, where: str | None, tables: Path) -> None:
-    gc.disable()  # Records have no reference cycles, and a garbage collection takes as long as reading them.
     write_campaign_tables(read_campaign_results(campaign, results, where), tables)

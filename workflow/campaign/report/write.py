@@ -58,6 +58,7 @@ def _list_drawing_tasks(
 
     figures.mkdir(parents=True, exist_ok=True)
     data = build_figure_data(tables, style)
+    _ = tables.design  # Built before the processes start, so that all of them inherit it.
     # In the order of the page, the largest figures come early, so that all processors finish at about the same time.
     return [partial(_draw_figure, figure, data, figures) for figure in load_all_figures(scripts).values()]
 
@@ -185,7 +186,7 @@ def _render_page(
             add_evaluated_claims(tables),
             drawings,
             advice,
-            tables.reference,
+            tables.design,
             tables.steps,
             files,
         ),

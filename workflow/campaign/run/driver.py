@@ -16,7 +16,6 @@ from campaign.common.errors import CampaignError, LaunchError, convert_os_error
 from campaign.common.processes.clocks import get_timestamp_s
 from campaign.plan.campaign.resolve_slurm_options import merge_slurm_options, parse_slurm_options
 from campaign.plan.lease_plans import campaign_part_from_lease_plan
-from campaign.run.run_loop import DriverSession
 from campaign.slurm import submitted_jobs
 from campaign.slurm.cut_short import FirstRunFile
 from campaign.spec.driver_messages import DriverRequest, DriverResult
@@ -44,6 +43,9 @@ class Driver:
             The document of a `DriverResult`.
         """
         _detach_from_terminal()
+        # Imported late, because a process that only submits the driver imports this module as well.
+        from campaign.run.run_loop import DriverSession
+
         results, lease = self.request.results, self.request.lease
         result = DriverResult(began_s=get_timestamp_s())
         try:

@@ -23,8 +23,20 @@ from campaign.spec.driver_messages import DriverRequest, DriverResult
 from campaign.spec.record import RecordStore, is_disk_full
 
 _SECOND_INTERRUPT_TIMEOUT_S = 5.0  # timeout for a second Ctrl-C
-# Poll interval for a driver that has run for some time. A submitter with a longer poll interval uses its own.
-_MAX_POLL_INTERVAL_S = 0.1
+_MAX_POLL_INTERVAL_RATIO = 10.0
+"""Longest poll interval of a submitter, as a multiple of its shortest one."""
+
+
+def choose_poll_interval_s(shortest_s: float, elapsed_s: float) -> float:
+    """Choose the time until the next check of a driver.
+
+    Polling takes processor time from the measurement, and a delay of 1 % of the lease's duration is not noticeable.
+
+    Args:
+        shortest_s: poll interval of the submitter.
+        elapsed_s: time that the driver has taken so far.
+    """
+    return min(max(shortest_s, elapsed_s / 100), _MAX_POLL_INTERVAL_RATIO * shortest_s)
 
 
 class DriverLeftRunning(SignalInterrupt):
@@ -156,10 +168,7 @@ class DriverSupervisor:
                 raise StillQueuedError(status.description)
             if status.alive:
                 self.exclude(status.failed_hosts)
-                # Polling takes processor time from the measurement. A delay of 1 % of the lease's duration is not noticeable.
-                time.sleep(
-                    max(self.submitter.poll_interval_s, min((time.monotonic() - started_s) / 100, _MAX_POLL_INTERVAL_S))
-                )
+                time.sleep(choose_poll_interval_s(self.submitter.poll_interval_s, time.monotonic() - started_s))
             elif is_disk_full(self.results.directory):
                 raise RecordError(
                     f"{self.results.directory}: the disk is full, so the driver of {self.lease} ended; free some space, then run "

@@ -18,7 +18,7 @@ from campaign.slurm.poll import QueuePoll
 from campaign.slurm.submitter import DriverStatus, MakeDriver, Submission
 from campaign.spec.driver_messages import DriverRequest
 
-MAX_POLL_INTERVAL_S = 0.5
+_POLL_INTERVAL_S = 0.1
 
 
 class SlurmSubmitter:
@@ -31,7 +31,7 @@ class SlurmSubmitter:
     ) -> None:
         system = campaign.system
         self.results = results
-        self.poll_interval_s = min(MAX_POLL_INTERVAL_S, system.slurm.poll_s)
+        self.poll_interval_s = min(_POLL_INTERVAL_S, system.slurm.poll_s)
         self.latency_s = system.slurm.latency_s
         self.slurm = SlurmCommands(results.slurm_call_log.resolve())
         self.poll = QueuePoll(results.slurm_state.resolve(), self.slurm, system.slurm.poll_s)

@@ -139,7 +139,7 @@ class Submitter(Protocol):
     """Interface that starts the drivers of the leases of one campaign."""
 
     poll_interval_s: float
-    """Seconds between two checks of a driver."""
+    """Seconds between two checks of a driver that has just started."""
     drivers_survive: bool
     """True if a driver continues without the process that waits for it."""
     latency_s: float

@@ -83,7 +83,8 @@ InputFiles = Annotated[
 class ClosedModel(BaseModel):
     """Immutable document, or part of one, in which an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # A process uses few of all models. Those of the others are never built.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class VersionedModel(ClosedModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -76,6 +77,15 @@ def test_samples_of_a_host_without_pyarrow_are_read_alike(tmp_path: Path, monkey
     ]
     assert len(tables[0]) > 0
     pd.testing.assert_frame_equal(*tables)
+
+
+def test_samples_are_written_without_importing_pandas(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from campaign.observe.telemetry.run_telemetry import write_samples\n"
+        "write_samples(Path(sys.argv[1]), []); print('pyarrow' in sys.modules, 'pandas' in sys.modules)"
+    )
+    python = [sys.executable, "-c", program, str(tmp_path / "samples.parquet")]
+    assert subprocess.run(python, capture_output=True, text=True, check=True).stdout.split() == ["True", "False"]
 
 
 def test_a_damaged_file_of_a_host_without_pyarrow_is_named(tmp_path: Path) -> None:

@@ -276,10 +276,11 @@ def _group_cells(rows: pd.DataFrame, cell: Integers) -> CellGroups:
     """Group the cells by system and workload, configuration, kind and campaign."""
     first = rows.iloc[np.unique(cell, return_index=True)[1]]
     system = first["system"].astype("str") if "system" in rows else pd.Series("", index=first.index)
-    # Not with pandas: before version 3, its factorize fails for an empty list of pairs.
-    pairs = list(zip(system, first["workload"].astype("str"), strict=True))
+    # Not with pandas: before version 3, its factorize fails for an empty list of pairs. Iterating over a column is slow.
+    pairs = list(zip(system.to_numpy(), first["workload"].astype("str").to_numpy(), strict=True))
     strata = sorted(set(pairs))
-    stratum = np.array([strata.index(pair) for pair in pairs], dtype=np.int64)
+    numbers_by_pair = {pair: number for number, pair in enumerate(strata)}
+    stratum = np.array([numbers_by_pair[pair] for pair in pairs], dtype=np.int64)
     campaign, _ = pd.factorize(first["campaign"] if "campaign" in rows else pd.Series("", index=first.index))
     axes = [name for name in rows.columns if name in _KIND_COLUMNS or str(name).startswith("option_")]
     configuration = first.groupby([stratum, campaign, "configuration"], sort=False).ngroup()
@@ -321,7 +322,9 @@ def _summarize_steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:
 def _number_leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Integers]:
     """Assign a number from 0 to the lease of each run, and to the campaign block that contains the lease."""
     # If no lease is known, runs are treated as those of one lease.
-    labels = rows["lease_id"].where(rows["lease_id"] != "", "no lease of " + rows["configuration"])
+    labels, is_known = rows["lease_id"], rows["lease_id"] != ""
+    if not is_known.all():
+        labels = labels.where(is_known, "no lease of " + rows["configuration"])
     lease = pd.factorize(labels)[0].astype(np.int64)
     numbers, index = np.unique(rows["repetition"].to_numpy(), return_inverse=True)
     block = np.array([get_composition_number(int(run)) - 1 for run in numbers], dtype=np.int64)[index]

@@ -157,8 +157,8 @@ def estimate_host_effects(means: LeaseMeans, hosts: tuple[frozenset[str], ...], 
     remaining_residual = residual.copy()
     has_known_hosts = np.bincount(means.cell, means.host < 0, means.cell_count) == 0
     for kind in np.unique(means.groups.kind[has_known_hosts]) if len(hosts) > 1 else ():
-        cells = np.flatnonzero(has_known_hosts & (means.groups.kind == kind))
-        rows = np.flatnonzero(np.isin(means.cell, cells))
+        is_member = has_known_hosts & (means.groups.kind == kind)
+        cells, rows = np.flatnonzero(is_member), np.flatnonzero(is_member[means.cell])
         place[cells] = np.arange(cells.size)
         cell_index = place[means.cell[rows]]
         columns = _build_indicator_columns(means.host[rows])

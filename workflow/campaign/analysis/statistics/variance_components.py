@@ -147,7 +147,7 @@ def analyze_spread_sources(runs: pd.DataFrame, higher_is_better: bool = True) ->
     rows = select_comparable_runs(runs, higher_is_better)
     rate, workload = rows["rate"].to_numpy(dtype=np.float64), rows["workload"].to_numpy(dtype=str)
     # Sorting texts takes ten times as long as sorting their integers.
-    (cell, names), (lease, _), (place, _) = (
+    (cell, names), (lease, _), (place, place_names) = (
         pd.factorize(rows[name], sort=True) for name in ("cell_id", "lease_id", "host_names")
     )
     parts = {}
@@ -157,7 +157,8 @@ def analyze_spread_sources(runs: pd.DataFrame, higher_is_better: bool = True) ->
             rate[is_of_workload], cell[is_of_workload], lease[is_of_workload], place[is_of_workload]
         )
     has_hosts = (rows["host_names"] != "").to_numpy(dtype=np.bool_)
-    hosts = [tuple(item.split(", ")) for item in rows["host_names"] if item]
+    host_sets = [tuple(str(item).split(", ")) for item in place_names]
+    hosts = [host_sets[index] for index in place[has_hosts]]
     if len({name for item in hosts for name in item}) < 2:
         return SpreadSources(parts, ())
     results = compare_hosts(rate[has_hosts], cell[has_hosts], lease[has_hosts], hosts)

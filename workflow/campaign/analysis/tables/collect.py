@@ -5,9 +5,11 @@ It needs no hardware and no system, so it works on archives.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +67,19 @@ def read_campaign_results(
     return _read_matrix_results(campaign, matrix, store)
 
 
+@contextmanager
+def _pause_garbage_collection() -> Iterator[None]:
+    """Pause the garbage collector. Records and tables have no reference cycles, and a search for them takes long."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_pause_garbage_collection()
 def _read_matrix_results(campaign: Campaign, matrix: Matrix, store: RecordStore) -> CampaignResults:
     """Read the records of the matrix and the reference, with the data of their leases."""
     results = Results.from_directory(store.results)
@@ -344,6 +359,7 @@ def _name_across_systems(campaign_results: CampaignResults, table: pd.DataFrame)
     return table.assign(**{name: pd.Series(values, index=table.index, dtype="str") for name, values in columns.items()})
 
 
+@_pause_garbage_collection()
 def write_campaign_tables(campaign_results: CampaignResults, out: Path) -> None:
     """Write all tables of a campaign, and costs.json for later forecasts.
 

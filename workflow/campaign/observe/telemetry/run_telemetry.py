@@ -8,9 +8,11 @@ import os
 import shutil
 import sys
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +32,8 @@ from campaign.observe.telemetry.samples import HostSamples, SampleFile, TimeWind
 from campaign.plan.used_devices import UsedDevices
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from campaign.spec.hardware import Composition
     from campaign.spec.host_load import HostLoad
     from campaign.workloads.launcher import Launcher
@@ -230,14 +234,34 @@ def write_samples(out: Path, hosts: Sequence[HostSamples]) -> Path:
         out = out.with_suffix(".json.gz")
         write_atomic(out, gzip.compress(json.dumps(columns).encode(), mtime=0))
         return out
+    # Only buffers are passed, because pyarrow imports pandas to convert lists, which takes longer than a short run.
+    arrays = {
+        name: pa.Array.from_buffers(pa.float64(), len(values), [None, pa.py_buffer(array("d", values))])
+        if name in ("time", "value")
+        else _build_dictionary_array(values)
+        for name, values in columns.items()
+    }
+    table = pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
     partial = out.with_name(f".{out.name}.partial")
-    text = pa.dictionary(pa.int32(), pa.string())
-    schema = pa.schema(
-        [("time", pa.float64()), *((name, text) for name in ("host", "part", "quantity")), ("value", pa.float64())]
-    )
     try:
-        pq.write_table(pa.Table.from_pydict(columns, schema=schema), partial, compression="zstd")
+        pq.write_table(table, partial, compression="zstd")
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
     return out
+
+
+def _build_dictionary_array(values: Sequence[str]) -> pa.DictionaryArray:
+    """Build the column of a table from texts, of which each distinct one is stored once."""
+    import pyarrow as pa
+
+    codes = {value: code for code, value in enumerate(dict.fromkeys(values))}
+    texts = [value.encode() for value in codes]
+    indices, offsets = (
+        array("i", [codes[value] for value in values]),
+        array("i", accumulate(map(len, texts), initial=0)),
+    )
+    return pa.DictionaryArray.from_arrays(
+        pa.Array.from_buffers(pa.int32(), len(indices), [None, pa.py_buffer(indices)]),
+        pa.Array.from_buffers(pa.string(), len(texts), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]),
+    )
