@@ -95,6 +95,8 @@ def test_a_summary_names_what_failed_and_its_log(source: str, monkeypatch: pytes
         ("logs results/small --of nothing", "--of nothing: no run with a record matches"),
         ("remove config", "config: this directory has neither records nor a plan, so nothing was deleted"),
         ("release", "give a configuration, or --orphans"),
+        ("redo results/small --failed", "nothing was changed; add --yes to answer yes"),
+        ("remove results/small", "nothing was changed; add --yes to answer yes"),
     ],
 )  # fmt: skip
 def test_what_is_something_else_is_said_to_be(words: str, says: str) -> None:

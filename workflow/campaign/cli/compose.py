@@ -175,8 +175,8 @@ def inventory(campaign: Path, results: Path, style: str) -> None:
         TextTable(f"Hosts of {system}", ["host", *numbers, "ports", "held by"], hosts, numbers),
         TextTable("Devices", columns, devices),
     )
-    status_text = "" if capabilities.verified else "UNVERIFIED against a real control plane; "
-    print_text(f"attach: {capabilities.attach_mode}; {status_text}{capabilities.note}")
+    status_text = "" if capabilities.verified else "UNVERIFIED against a real control plane"
+    print_text("; ".join(filter(None, (f"attach: {capabilities.attach_mode}", status_text, capabilities.note))))
 
 
 _VISIBILITY_TEXTS = {True: "yes", False: "NO", None: "not checked"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from campaign.common.wording import escape_control_characters
@@ -16,3 +18,18 @@ def echo(text: object = "", *, err: bool = False, fg: str | None = None) -> None
         fg: foreground colour; None for the default.
     """
     click.secho(escape_control_characters(str(text)), err=err, fg=fg)
+
+
+def confirm(question: str, *, default: bool = False) -> bool:
+    """Ask a question that is answered with yes or no. Control characters in it are shown instead of interpreted.
+
+    Raises click.ClickException if there is no terminal that answers. The command must have an option --yes.
+    """
+    try:
+        return click.confirm(escape_control_characters(question), default=default)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.ClickException(
+            "nobody answered the question, and nothing was changed; add --yes to answer yes"
+        ) from None

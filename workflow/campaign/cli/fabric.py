@@ -12,7 +12,7 @@ import click
 import yaml
 
 from campaign.cli.cluster import read_system_file
-from campaign.cli.echo import echo
+from campaign.cli.echo import confirm, echo
 from campaign.cli.options import PATH, FiniteNumber, build_format_option, build_output_option, results_option
 from campaign.cli.terminal import print_json
 from campaign.common import wording
@@ -66,7 +66,7 @@ def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
     if problems:
         echo(f"\nNot ready: {pluralize(problems, 'problem')} to fix first; nothing was changed.")
         sys.exit(1)
-    if not look_only and (yes or click.confirm("\nCompose one free device onto a free host, and release it?")):
+    if not look_only and (yes or confirm("\nCompose one free device onto a free host, and release it?")):
         trial_problems, trial_notes = print_findings(sites.run_trial(site, echo))
         problems, notes = problems + trial_problems, notes + trial_notes
         outcome = "one device was composed and released"
@@ -120,9 +120,7 @@ def record(
     for word, stand_in in {**recording.anonymizer.addresses, **recording.anonymizer.stand_ins}.items():
         echo(f"  {word} -> {stand_in}")
     path = output or Path(f"{site.system.name}-recording.yaml")
-    if yes or click.confirm(
-        escape_control_characters(f"\n{'Replace' if path.exists() else 'Write'} {path}?"), default=not path.exists()
-    ):
+    if yes or confirm(f"\n{'Replace' if path.exists() else 'Write'} {path}?", default=not path.exists()):
         path.write_text(yaml.safe_dump(recording.document, sort_keys=False, width=120, allow_unicode=True), "utf-8")
         echo(f"{path}: read this file before you send it to anyone")
     if problems:

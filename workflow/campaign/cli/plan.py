@@ -156,8 +156,8 @@ def _print_totals(plan: Plan) -> None:
     )
     notes = [f"{note}\n" for note in plan.notes]
     print_text(
-        f"{plan.cell_count} cells, {plan.runs} runs, "
-        f"{_format_range(plan.min_missing_runs, plan.missing)} without a record, in {len(plan.leases)} leases\n"
+        f"{pluralize(plan.cell_count, 'cell')}, {pluralize(plan.runs, 'run')}, "
+        f"{_format_range(plan.min_missing_runs, plan.missing)} without a record, in {pluralize(len(plan.leases), 'lease')}\n"
         f"{''.join([*repetition_notes, *warmup_notes, *notes])}{_format_reference_runs(plan)}{_format_unplanned(plan)}"
         f"{_FILE_ORDER_WARNING if plan.campaign.protocol.lease_order == 'least-recomposition' else ''}"
         f"{plan.recompositions} recompositions (at least {plan.min_recompositions} are needed)\n{_format_attachments(plan)}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from campaign.cli.echo import echo
+from campaign.cli.echo import confirm, echo
 from campaign.cli.options import (
     CAMPAIGN_FILE,
     FiniteNumber,
@@ -20,7 +20,7 @@ from campaign.cli.options import (
 )
 from campaign.cli.source import find_results
 from campaign.common.paths import ROOT, SNAKEFILE, Results
-from campaign.common.wording import escape_control_characters, pluralize
+from campaign.common.wording import pluralize
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.request import PlanRequest
 from campaign.plan.selection import parse_host_expression
@@ -145,11 +145,8 @@ def redo(campaign: Path, where: str | None, failed: bool, results: Path, yes: bo
     if dry_run:
         echo(f"would move {description} to {paths.superseded_records}")
         return
-    if not yes:
-        click.confirm(
-            escape_control_characters(f"Move {description} to {paths.superseded_records} and measure the runs again?"),
-            abort=True,
-        )
+    if not yes and not confirm(f"Move {description} to {paths.superseded_records} and measure the runs again?"):
+        raise click.Abort
     selection = " and ".join(
         [*(["status != 'ok'"] if failed else []), *([f"({where})" if failed else where] if where else [])]
     )
@@ -172,7 +169,7 @@ def remove(campaign: Path, results: Path, yes: bool, dry_run: bool) -> None:
     if dry_run:
         echo(f"would delete {description}")
         return
-    if not yes:
-        click.confirm(escape_control_characters(f"Delete {description}? This cannot be undone"), abort=True)
+    if not yes and not confirm(f"Delete {description}? This cannot be undone"):
+        raise click.Abort
     remove_results(paths)
     echo(f"deleted {description}")

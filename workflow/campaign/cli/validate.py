@@ -11,6 +11,7 @@ from campaign.cli.echo import echo
 from campaign.cli.options import campaign_argument
 from campaign.cli.source import resolve_source
 from campaign.cli.terminal import print_warnings
+from campaign.common.wording import pluralize
 from campaign.plan.campaign.load import detect_noun
 from campaign.plan.campaign.single_file import check_single_file
 from campaign.plan.dag import read_plan
@@ -43,5 +44,8 @@ def _check_campaign(path: Path) -> tuple[str, Sequence[str], Sequence[str]]:
     """Check a campaign and its inputs. Return a summary of its plan, warnings and notes."""
     plan = read_plan(PlanRequest(path, Path("results")))
     check_campaign_files(plan.campaign)
-    summary = f"{plan.cell_count} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system_names}"
+    counts = (
+        f"{pluralize(plan.cell_count, 'cell')}, {pluralize(plan.runs, 'run')} in {pluralize(len(plan.leases), 'lease')}"
+    )
+    summary = f"{counts} on {plan.campaign.system_names}"
     return summary, plan.warnings, plan.notes

@@ -133,8 +133,8 @@ def _describe_counts(tables: Path) -> list[str]:
     runs = Counter({name: sum(int(float(row[f"n_{name}"])) for row in cells) for name in names})
     implied_text = f"{runs['implied']} implied, " if runs["implied"] else ""
     return [
-        f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} measured, {runs['failed']} failed, {implied_text}"
-        f"{runs['missing']} missing",
+        f"{wording.pluralize(len(cells), 'cell')}, {wording.pluralize(runs['planned'], 'run')}: {runs['ok']} measured, "
+        f"{runs['failed']} failed, {implied_text}{runs['missing']} missing",
         *_describe_valid_runs(tables),
     ]
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -115,7 +116,7 @@ class LocalLauncher:
         self._fork_servers.clear()
         self._places.close()
 
-    @property
+    @cached_property
     def _base_environment(self) -> dict[str, str]:
         """Environment of this process without the variables of submitit, which describe the driver and not the run."""
         return {

@@ -68,7 +68,7 @@ class ProgressReporter:
         remaining_s = per_run_s * max(0, totals["runs"] - totals["runs_done"])
         return (
             f"[{totals['runs_done']}/{totals['runs']} runs{cells}] {self.lease} · {line['what']}: {result}"
-            f" · about {format_duration(remaining_s)} left"
+            f" · {'about ' if remaining_s >= 1 else ''}{format_duration(remaining_s)} left"
         )
 
 
