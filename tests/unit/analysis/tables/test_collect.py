@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,16 @@ def test_all_records_and_leases_of_the_campaign_are_gathered(campaign: Campaign,
     collected = read_campaign_results(campaign, results)
     assert len(collected.records) == 32
     assert [lease["lease"] for lease in collected.leases] == [f"{c.name}.c1" for c in campaign.configurations]
+
+
+def test_records_share_what_is_equal_and_hold_steps_as_arrays(campaign: Campaign, results: Path) -> None:
+    """Thousands of records would otherwise take a third more memory."""
+    records = read_campaign_results(campaign, results).records
+    assert {type(times) for record in records for times in record.step_times_s} == {array}
+    first, second = records[:2]
+    assert first.key != second.key
+    for name in ("specification", "cell", "cell_id", "environment", "phases_s", "in_force"):
+        assert getattr(second, name) is getattr(first, name)
 
 
 def test_a_subset_gathers_only_its_records(campaign: Campaign, results: Path) -> None:
