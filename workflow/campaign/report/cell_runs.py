@@ -113,8 +113,10 @@ def _round(value: float) -> float | None:
 
 def _draw_all_steps(runs: pd.DataFrame, steps: pd.DataFrame) -> list[str]:
     """Return the step times of each run as characters from 0 (no time) to z (the longest step of the cell)."""
-    longest_s = steps.groupby("cell_id")["time_s"].max()
-    times_by_run = {key: times.tolist() for key, times in steps.groupby(["cell_id", "repetition"])["time_s"]}
+    longest_s = steps.groupby("cell_id", observed=True)["time_s"].max()
+    times_by_run = {
+        key: times.tolist() for key, times in steps.groupby(["cell_id", "repetition"], observed=True)["time_s"]
+    }
     return [
         _draw_steps(times_by_run.get((cell_id, run), ()), longest_s.get(cell_id, 0.0))
         for cell_id, run in zip(runs["cell_id"], runs["repetition"], strict=True)

@@ -90,6 +90,7 @@ class FigureData:
     """Link measurements: lease_id, lease, configuration, when, document (`campaign.observe.links`)."""
     telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Times of single steps. If they were read from files, `cell_id` is a category, because there are very many rows."""
     context: Mapping[str, Any] = field(default_factory=dict)
     reference: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Runs of the reference (`campaign.analysis.tables.runs.build_reference_table`)."""

@@ -17,6 +17,7 @@ from campaign.analysis.tables.collect import (
 )
 from campaign.analysis.tables.collected import CampaignResults
 from campaign.analysis.tables.columns import COLUMN_MEANINGS
+from campaign.analysis.tables.io import read_tables
 from campaign.analysis.tables.leases import build_leases_table, build_operations_table
 from campaign.analysis.tables.report_context import build_context_document
 from campaign.analysis.tables.run_notes import list_device_evidence_notes
@@ -63,6 +64,17 @@ def test_records_share_what_is_equal_and_hold_steps_as_arrays(campaign: Campaign
     assert first.key != second.key
     for name in ("specification", "cell", "cell_id", "environment", "phases_s", "in_force"):
         assert getattr(second, name) is getattr(first, name)
+
+
+def test_steps_are_read_as_written_with_the_ids_of_cells_as_a_category(
+    campaign: Campaign, results: Path, tmp_path: Path
+) -> None:
+    collected = read_campaign_results(campaign, results)
+    write_campaign_tables(collected, tmp_path / "tables")
+    steps = read_tables(tmp_path / "tables").steps
+    assert isinstance(steps["cell_id"].dtype, pd.CategoricalDtype)
+    assert len(steps) == 32
+    pd.testing.assert_frame_equal(steps.astype({"cell_id": "str"}), build_tables(collected).steps)
 
 
 def test_a_subset_gathers_only_its_records(campaign: Campaign, results: Path) -> None:
