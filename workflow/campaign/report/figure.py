@@ -37,7 +37,6 @@ Files of a figure: `<name>.svg` (a picture of its own), `<name>.pdf` (if it fits
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -197,14 +196,13 @@ class Figure:
             ),  # it is placed below the sentence with the same content
         )
 
-    def to_csv(self, drawing: Drawing) -> str:
-        """Return the drawn numbers as CSV.
+    def write_csv(self, drawing: Drawing, path: Path) -> None:
+        """Write the drawn numbers as CSV. Raises OSError if that fails.
 
         Their units are in the names of columns, or in a column `unit`, `size_unit` or `cost_unit`.
         """
-        text = io.BytesIO()
-        write_csv(add_metric_units(drawing.data, drawing.metric, self.units), text)
-        return text.getvalue().decode()
+        with path.open("wb") as file:
+            write_csv(add_metric_units(drawing.data, drawing.metric, self.units), file)
 
 
 def add_metric_units(
@@ -426,7 +424,7 @@ def write_figure(figure: Figure, data: FigureData, directory: Path) -> None:
         if drawing.svg or drawing.rows:
             picture = drawing.svg or svg.render_notice(figure.anchor, f"{figure.title}: see its table")
             out.with_suffix(".svg").write_text(svg.DECLARATION + picture, encoding="utf-8")
-            out.with_suffix(".csv").write_text(figure.to_csv(drawing), encoding="utf-8")
+            figure.write_csv(drawing, out.with_suffix(".csv"))
         out.with_suffix(".json").write_text(words + "\n", encoding="utf-8")
     except OSError as error:
         raise RecordError(f"Figure {figure.anchor} could not be written: {error.strerror or error}") from error
