@@ -26,6 +26,7 @@ METHOD = (
 PLACE = 45
 UNITS = {"tail": ""}
 
+_KEYS = ["cell_id", "repetition"]
 _NAMES = [f"p{percent:g}" for percent in PERCENTILES]
 
 _MIN_MARGIN_SHARE = 0.005
@@ -36,11 +37,7 @@ def draw(data: FigureData) -> Drawing:
     """Draw the distribution of step times of the cells with the longest tails, with a line per run."""
     if data.steps.empty:
         return nothing("no program reported the times of single steps")
-    keys = ["cell_id", "repetition"]
-    runs = data.runs[[*keys, "composition", "lease_id"]].merge(data.steps[keys].drop_duplicates(), on=keys)
-    has_several_leases = runs.groupby("cell_id")["lease_id"].transform("nunique") > 1
-    runs["cluster"] = pd.factorize(runs["lease_id"].where(has_several_leases, runs["repetition"].astype("str")))[0]
-    steps = data.steps.merge(runs.drop(columns="lease_id"), on=keys)
+    steps = _add_clusters(data.runs, data.steps)
     rows = _tabulate_percentiles(data, steps)
     drawn_rows = rows.sort_values("tail", ascending=False, kind="stable").head(plot.MAX_PANELS)
     drawn_rows = rows[rows["cell_id"].isin(drawn_rows["cell_id"])]
@@ -55,7 +52,7 @@ def draw(data: FigureData) -> Drawing:
     return plot.build_drawing(
         data,
         rows,
-        lambda: _draw_distributions(drawn_rows, steps[steps["cell_id"].isin(drawn_rows["cell_id"])]),
+        lambda: _draw_distributions(drawn_rows, _select_steps(data, drawn_rows)),
         {
             "Cell": columns.description_column(label_columns),
             **{f"{name} (ms)": _build_percentile_column(name) for name in _NAMES},
@@ -69,6 +66,22 @@ def draw(data: FigureData) -> Drawing:
         findings=(*_describe_unsteady_windows(rows), *_describe_short_windows(rows), _describe_longest_tail(rows)),
         coverage=describe_cell_coverage(data.cells, rows["cell_id"]),
     )
+
+
+def _add_clusters(runs: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps with the number of their cluster: the lease, or the run in cells with a single lease."""
+    # Keys of runs in columns of all steps would take the most memory of a report, so steps have the number of their run.
+    is_next_run = (steps["cell_id"] != steps["cell_id"].shift()) | steps["repetition"].diff().ne(0)
+    measured_runs = steps.loc[is_next_run, _KEYS].merge(runs[[*_KEYS, "lease_id"]], how="left", on=_KEYS)
+    has_several_leases = measured_runs.groupby("cell_id")["lease_id"].transform("nunique") > 1
+    labels = measured_runs["lease_id"].where(has_several_leases, measured_runs["repetition"].astype("str"))
+    return steps.assign(cluster=pd.factorize(labels)[0][is_next_run.cumsum() - 1])
+
+
+def _select_steps(data: FigureData, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps of some cells with the composition of each."""
+    steps = data.steps[data.steps["cell_id"].isin(rows["cell_id"])].astype({"cell_id": "str"})
+    return steps.merge(data.runs[[*_KEYS, "composition"]], on=_KEYS)
 
 
 def _tabulate_percentiles(data: FigureData, steps: pd.DataFrame) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from unittest import mock
@@ -14,7 +13,7 @@ from matplotlib.figure import Figure as MplFigure
 
 from campaign.common import wording
 from campaign.report import plot
-from campaign.report.figure import Drawing, Figure, FigureData
+from campaign.report.figure import Drawing, Figure, FigureData, add_metric_units
 from tests.sentences import find_odd_sentences
 
 _UNITS = (
@@ -36,7 +35,7 @@ _BESIDE = {"unit": r"mean|sd|ci_low|ci_high|least|most", "cost_unit": r"cost(_lo
 def without_unit(figure: Figure, drawing: Drawing) -> list[str]:
     """Names of numeric columns, as they are written, without a unit."""
     rows = drawing.data
-    written = dict(zip(rows.columns, next(csv.reader([figure.to_csv(drawing).partition("\n")[0]])), strict=True))
+    written = dict(zip(rows.columns, add_metric_units(rows, drawing.metric, figure.units), strict=True))
     beside = [pattern for column, pattern in _BESIDE.items() if column in rows]
     return [
         name

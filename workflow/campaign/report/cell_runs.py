@@ -24,6 +24,7 @@ MAX_RUNS_WITH_STEPS = 5_000
 _MAX_STEPS_PER_RUN = 40
 _STEP_LEVELS = 35  # one character of base 36 per step
 _DIGITS = 6
+_TEXT_COLUMNS = ("cell_id", "status", "failure_reason", "flags", "log")
 
 
 @dataclass(frozen=True)
@@ -68,26 +69,26 @@ def build_runs_document(
         files: logs and records that exist; None to name none.
     """
     row_by_cell = {cell_id: row for row, cell_id in enumerate(cell_ids)}
-    listed_runs = runs[runs["cell_id"].isin(list(row_by_cell))]
-    records = [
-        RecordStore(Path()).path(cell_id, run).as_posix()
-        for cell_id, run in zip(listed_runs["cell_id"], listed_runs["repetition"], strict=True)
-    ]
+    listed_runs = runs[runs["cell_id"].astype(object).isin(cell_ids)]  # Searching a column of Arrow's strings is slow.
+    # Lists, because iterating over a column of Arrow's strings is slow.
+    columns = {name: listed_runs[name].fillna("").tolist() for name in _TEXT_COLUMNS}
+    numbers = listed_runs["repetition"].tolist()
+    format_path = RecordStore(Path()).format_path
 
     def select_existing(paths: Iterable[str]) -> list[str]:
         return [path if files is not None and path in files.paths else "" for path in paths]
 
     document: dict[str, Any] = {
-        "cell": [row_by_cell[cell_id] for cell_id in listed_runs["cell_id"]],
-        "number": _number_texts(listed_runs["repetition"].map(format_run_number)),
+        "cell": [row_by_cell[cell_id] for cell_id in columns["cell_id"]],
+        "number": _number_texts(map(format_run_number, numbers)),
         "status": _number_texts(
             f"{status}: {reason}" if reason else status
-            for status, reason in zip(listed_runs["status"], listed_runs["failure_reason"].fillna(""), strict=True)
+            for status, reason in zip(columns["status"], columns["failure_reason"], strict=True)
         ),
         "value": [_round(value) for value in listed_runs["value"]],
-        "flags": _number_texts(listed_runs["flags"].fillna("")),
-        "log": select_existing(listed_runs["log"].fillna("")),
-        "record": select_existing(records),
+        "flags": _number_texts(columns["flags"]),
+        "log": select_existing(columns["log"]),
+        "record": select_existing(map(format_path, columns["cell_id"], numbers)),
     }
     if not steps.empty and not omits_steps(runs, steps):
         document["steps"] = _draw_all_steps(listed_runs, steps)
@@ -112,8 +113,10 @@ def _round(value: float) -> float | None:
 
 def _draw_all_steps(runs: pd.DataFrame, steps: pd.DataFrame) -> list[str]:
     """Return the step times of each run as characters from 0 (no time) to z (the longest step of the cell)."""
-    longest_s = steps.groupby("cell_id")["time_s"].max()
-    times_by_run = {key: times.tolist() for key, times in steps.groupby(["cell_id", "repetition"])["time_s"]}
+    longest_s = steps.groupby("cell_id", observed=True)["time_s"].max()
+    times_by_run = {
+        key: times.tolist() for key, times in steps.groupby(["cell_id", "repetition"], observed=True)["time_s"]
+    }
     return [
         _draw_steps(times_by_run.get((cell_id, run), ()), longest_s.get(cell_id, 0.0))
         for cell_id, run in zip(runs["cell_id"], runs["repetition"], strict=True)

@@ -37,7 +37,6 @@ Files of a figure: `<name>.svg` (a picture of its own), `<name>.pdf` (if it fits
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -90,6 +89,7 @@ class FigureData:
     """Link measurements: lease_id, lease, configuration, when, document (`campaign.observe.links`)."""
     telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Times of single steps. If they were read from files, `cell_id` is a category, because there are very many rows."""
     context: Mapping[str, Any] = field(default_factory=dict)
     reference: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Runs of the reference (`campaign.analysis.tables.runs.build_reference_table`)."""
@@ -196,14 +196,13 @@ class Figure:
             ),  # it is placed below the sentence with the same content
         )
 
-    def to_csv(self, drawing: Drawing) -> str:
-        """Return the drawn numbers as CSV.
+    def write_csv(self, drawing: Drawing, path: Path) -> None:
+        """Write the drawn numbers as CSV. Raises OSError if that fails.
 
         Their units are in the names of columns, or in a column `unit`, `size_unit` or `cost_unit`.
         """
-        text = io.BytesIO()
-        write_csv(add_metric_units(drawing.data, drawing.metric, self.units), text)
-        return text.getvalue().decode()
+        with path.open("wb") as file:
+            write_csv(add_metric_units(drawing.data, drawing.metric, self.units), file)
 
 
 def add_metric_units(
@@ -425,7 +424,7 @@ def write_figure(figure: Figure, data: FigureData, directory: Path) -> None:
         if drawing.svg or drawing.rows:
             picture = drawing.svg or svg.render_notice(figure.anchor, f"{figure.title}: see its table")
             out.with_suffix(".svg").write_text(svg.DECLARATION + picture, encoding="utf-8")
-            out.with_suffix(".csv").write_text(figure.to_csv(drawing), encoding="utf-8")
+            figure.write_csv(drawing, out.with_suffix(".csv"))
         out.with_suffix(".json").write_text(words + "\n", encoding="utf-8")
     except OSError as error:
         raise RecordError(f"Figure {figure.anchor} could not be written: {error.strerror or error}") from error
@@ -442,11 +441,14 @@ def _describe_windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
     marked_cells = cells[cells.get("window", pd.Series("", cells.index)) != ""]
     if marked_cells.empty:
         return ""
-    shown_cells = marked_cells[marked_cells["cell_id"].isin(rows["cell_id"])]
-    marks = (
-        shown_cells.drop_duplicates("cell_id")["window"].str.split(", ").explode() if len(shown_cells) else pd.Series()
-    )
-    counts = {mark: int((marks == mark).sum()) for mark in WINDOW_PROBLEMS}
+    is_shown = (
+        marked_cells["cell_id"].astype(object).isin(rows["cell_id"])
+    )  # Searching a column of Arrow's strings is slow.
+    texts = marked_cells[is_shown].drop_duplicates("cell_id")["window"].value_counts()
+    counts = {
+        mark: sum(int(count) for text, count in texts.items() if mark in str(text).split(", "))
+        for mark in WINDOW_PROBLEMS
+    }
     return " ".join(
         f"Measured window {mark}: {wording.pluralize(count, 'cell')}." for mark, count in counts.items() if count
     )

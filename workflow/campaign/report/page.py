@@ -455,7 +455,8 @@ def _list_remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Seque
     incomplete_count = int(((cells["state"] == "measured") & (cells["n_ok"] < cells["n_planned"])).sum())
     single_run_bounds = cells.loc[cells["n_ok"] == 1, "ci_low"]
     borrowed_count, cells_without_interval = int(single_run_bounds.notna().sum()), int(single_run_bounds.isna().sum())
-    unplanned_runs = int((~runs["cell_id"].isin(cells["cell_id"])).sum())
+    # Searching a column of Arrow's strings is slow.
+    unplanned_runs = int((~runs["cell_id"].astype(object).isin(cells["cell_id"])).sum())
     sentences = []
     if incomplete_count:
         sentences.append(

@@ -249,7 +249,11 @@ class RecordStore:
 
     def path(self, cell_id: str, repetition: int) -> Path:
         """Return the path of the record of a run. An implied record has another path."""
-        return self.records / f"{cell_id[:2]}/{cell_id}.{repetition}.json"
+        return Path(self.format_path(cell_id, repetition))
+
+    def format_path(self, cell_id: str, repetition: int) -> str:
+        """Return the path of the record of a run as text. For many runs, building Path objects takes long."""
+        return f"{self._records_prefix}{cell_id[:2]}/{cell_id}.{repetition}.json"
 
     def list_keys(self, *, include_implied: bool = True, cells: Collection[str] | None = None) -> set[tuple[str, int]]:
         """Return the keys of all records, as derived from the file names.
@@ -342,8 +346,7 @@ class RecordStore:
 
     def read_measured(self, cell_id: str, repetition: int) -> Record:
         """Read the record of a run as it was written after the run."""
-        # A Path per record would take a fifth of the time.
-        name = f"{self._records_prefix}{cell_id[:2]}/{cell_id}.{repetition}.json"
+        name = self.format_path(cell_id, repetition)
         try:
             return _parse_record(name, read_bytes(name))
         except FileNotFoundError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+from array import array
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from campaign.plan.past_costs import COSTS, CampaignCosts, RunSpan, dump_costs, 
 from campaign.plan.plan import format_lease_name
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.spec.cell import Cell, Settings
-from campaign.spec.earlier_spread import read_spreads
+from campaign.spec.earlier_spread import EarlierSpread, read_spreads
 from campaign.spec.kept_lease import validate_lease
 from campaign.spec.lease_plan import read_lease_plan
 from campaign.spec.plan import parse_plan, read_plan_document
@@ -197,9 +198,9 @@ def read_planned_results(plan: Path) -> CampaignResults:
 
 
 def _share_common_values(records: Iterable[Record]) -> Iterator[Record]:
-    """Yield the records, with equal values of the runs of a cell, or of all runs, shared to save memory.
+    """Yield the records with less memory: values that are equal in all runs, or in all runs of a cell, are shared.
 
-    These values make up most of a record.
+    These values and the step times, which become arrays, make up most of a record.
     """
     first: Record | None = None
     keys: set[str] = set()
@@ -212,10 +213,22 @@ def _share_common_values(records: Iterable[Record]) -> Iterator[Record]:
             _share_equal_values(record.specification, first.specification if first else {}, ("system", "workload"))
             first = record
         _share_equal_values(vars(record), vars(first), _COMMON_FIELDS)
+        vars(record)["step_times_s"] = tuple(array("d", times) for times in record.step_times_s)
         yield record
 
 
-_COMMON_FIELDS = ("specification", "cell", "hosts", "lease_id", "composition", "environment", "campaign")
+_COMMON_FIELDS = (
+    "cell_id",
+    "specification",
+    "cell",
+    "hosts",
+    "lease_id",
+    "composition",
+    "environment",
+    "campaign",
+    "phases_s",
+    "in_force",
+)
 
 
 def _share_equal_values(target: dict[str, Any], source: Mapping[str, Any], names: Iterable[str]) -> None:
@@ -377,25 +390,39 @@ def write_campaign_tables(campaign_results: CampaignResults, out: Path) -> None:
     write_series_table(out, "steps", build_step_times_table(campaign_results.records))
     tables, campaign = _build_tables_without_steps(campaign_results), campaign_results.campaign
     write_all_tables(tables, out, written_series=["steps"])
-    costs, forecast_offs = [], read_forecast_ratios(campaign_results.store.results)
-    for part in campaign.parts:
-        spread = tables.summarize_composition_spread("" if campaign.part else part.part)
-        empty = CampaignCosts(campaign.name, part.part, spread=spread, fabric=str(part.system.fabric["kind"]))
-        # Runs that were only implied, or whose log has no duration, have no cost.
-        records = [
-            record
-            for record in (*campaign_results.records, *campaign_results.reference)
-            if (campaign.part or record.system == part.part)
-            and record.status != "implied"
-            and record.ended > record.started
-        ]
-        last_records = {record.cell_id: record for record in records}
-        cells = {
-            cell_id: (record.cell.workload, record.requested_configuration) for cell_id, record in last_records.items()
-        }
-        spans = [
-            RunSpan(record.cell_id, record.started, record.ended, record.status == "ok", record.lease_id)
-            for record in records
-        ]
-        costs.append(measure_costs(empty, cells, spans, campaign_results.leases, forecast_offs))
+    spreads = [tables.summarize_composition_spread("" if campaign.part else part.part) for part in campaign.parts]
+    del tables  # Its memory is used for the costs.
+    forecast_offs = read_forecast_ratios(campaign_results.store.results)
+    costs = [
+        _measure_part_costs(campaign_results, part, spread, forecast_offs)
+        for part, spread in zip(campaign.parts, spreads, strict=True)
+    ]
     (out / COSTS).write_text(json.dumps(dump_costs(costs)) + "\n", encoding="utf-8")
+
+
+def _measure_part_costs(
+    campaign_results: CampaignResults,
+    part: Campaign,
+    spread: tuple[EarlierSpread, ...],
+    forecast_offs: Mapping[str, float],
+) -> CampaignCosts:
+    """Return the durations of the runs and leases on the system of a part of the campaign."""
+    campaign = campaign_results.campaign
+    empty = CampaignCosts(campaign.name, part.part, spread=spread, fabric=str(part.system.fabric["kind"]))
+    # Runs that were only implied, or whose log has no duration, have no cost.
+    records = [
+        record
+        for record in (*campaign_results.records, *campaign_results.reference)
+        if (campaign.part or record.system == part.part)
+        and record.status != "implied"
+        and record.ended > record.started
+    ]
+    last_records = {record.cell_id: record for record in records}
+    cells = {
+        cell_id: (record.cell.workload, record.requested_configuration) for cell_id, record in last_records.items()
+    }
+    spans = [
+        RunSpan(record.cell_id, record.started, record.ended, record.status == "ok", record.lease_id)
+        for record in records
+    ]
+    return measure_costs(empty, cells, spans, campaign_results.leases, forecast_offs)

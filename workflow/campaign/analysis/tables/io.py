@@ -155,7 +155,11 @@ def read_tables(directory: Path) -> Tables:
         leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENT_NAMES)
         # A site of campaigns keeps only the reference among these.
         paths = [directory / f"{name}.parquet" for name in SERIES_NAMES]
-        series = [_read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
+        # As text, the ids of cells would be most of the steps, which have by far the most rows.
+        series = [
+            _read_parquet(path, ["cell_id"] if path.stem == "steps" else []) if path.exists() else pd.DataFrame()
+            for path in paths
+        ]
         runs[[*_KEY_COLUMNS, "status"]], cells[[*_KEY_COLUMNS, "state"]]
         leases = [validate_lease(document) for document in leases]
         links = [{**document, "document": dict(document["document"])} for document in links]
@@ -167,9 +171,9 @@ def read_tables(directory: Path) -> Tables:
     return Tables(runs, cells, leases, links, context, *series)
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
+def _read_parquet(path: Path, category_columns: Sequence[str] = ()) -> pd.DataFrame:
     with open_regular(path) as file:
-        return pd.read_parquet(file)
+        return pd.read_parquet(file, read_dictionary=list(category_columns))
 
 
 class _CampaignSection(BaseModel):

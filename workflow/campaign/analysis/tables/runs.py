@@ -152,7 +152,7 @@ def _summarize_loads(loads: Sequence[HostLoad]) -> dict[str, float | None]:
     }
 
 
-def _compute_step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+def _compute_step_columns(steps: Sequence[Sequence[float]]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
     """Compute the step columns of all runs; runs with equally many steps are computed together."""
     names = ("step_median_s", "step_p95_s", "step_cv_pct", "step_error_pct", "step_trend_pct", "step_ties_pct")
     columns = {name: np.full(len(steps), np.nan) for name in names}
@@ -180,7 +180,7 @@ MAX_STEPS = 200
 """Maximum number of steps per run in the table. Further steps are replaced by evenly spaced quantiles of their distribution."""
 
 
-def select_slowest_rank(record: Record) -> tuple[float, ...]:
+def select_slowest_rank(record: Record) -> Sequence[float]:
     """Return the step times of the rank with the longest window; without windows, those of the rank with the largest sum."""
     if not record.step_times_s:
         return ()

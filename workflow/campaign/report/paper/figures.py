@@ -74,7 +74,7 @@ def _select_figures(selection: Sequence[str] | None) -> list[Figure]:
 def _write_files(figure: Figure, drawing: Drawing, out: Path, formats: Sequence[str]) -> list[Path]:
     """Write a figure's data, and its picture unless drawing saved it already. Return all paths."""
     data = out / f"{figure.name}.csv"
-    data.write_text(figure.to_csv(drawing), encoding="utf-8")
+    figure.write_csv(drawing, data)
     if drawing.svg is None:
         return [data]
     if formats:

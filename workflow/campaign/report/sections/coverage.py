@@ -49,7 +49,7 @@ def list_failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
     """List all failed runs of planned cells with their logs, grouped by status and reason, in plan order."""
     axes = list_naming_columns(cells)
     failed_rows = runs[~runs["status"].isin(("ok", "implied"))]
-    failed_rows = failed_rows[failed_rows["cell_id"].isin(cells["cell_id"])]
+    failed_rows = failed_rows[failed_rows["cell_id"].astype(object).isin(cells["cell_id"])]
     failed_cells = cells[cells["cell_id"].isin(failed_rows["cell_id"])]
     words = {row["cell_id"]: wording.format_axes(row, axes) for row in failed_cells.to_dict("records")}
     places = {name: place for place, name in enumerate(words)}
