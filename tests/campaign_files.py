@@ -53,7 +53,7 @@ def write_files(directory: Path, changes: Mapping[str, Any] | None = None) -> Pa
         "system": copy.deepcopy(dict(SYSTEM)),
         "workloads": {name: {"name": name, **copy.deepcopy(dict(w))} for name, w in WORKLOADS.items()},
     }
-    for path, value in (changes or {}).items():
+    for path, value in copy.deepcopy(dict(changes or {})).items():
         *parents, last = path.split(".")
         owner = documents
         for part in parents:

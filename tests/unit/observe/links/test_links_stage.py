@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -158,15 +159,14 @@ END
 """
 
 
-def test_what_an_installed_program_prints_is_read(
-    launcher: LocalLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_installed_program_prints_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "log" / "p2pBandwidthLatencyTest"
     program.parent.mkdir()
     program.write_text(PRINTS.replace("\\\\", "\\"))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-    found = measure(launcher, composition((2, 0)), tmp_path, tools=("p2pBandwidthLatencyTest",))
+    with closing(LocalLauncher(system(), THREE)) as launcher:
+        found = measure(launcher, composition((2, 0)), tmp_path, tools=("p2pBandwidthLatencyTest",))
     (matrix,) = found.foreign["p2pBandwidthLatencyTest"]["host1"]["matrices"].values()
     assert matrix["unit"] == "gb_per_s"
     assert (matrix["values"][0][1], matrix["values"][1][0]) == (20.1, 20.3)

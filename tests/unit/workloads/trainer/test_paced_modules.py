@@ -90,7 +90,8 @@ def test_every_strategy_is_held_to_the_pace_and_gives_the_same_result(
     driver: Driver, tmp_path: Path, ranks: int, changes: dict[str, Any], steps_s: float
 ) -> None:
     spec = nano(**{"measured_steps": 3, **changes, "options": {**EMULATED, **changes.get("options", {})}})
-    results = held(lambda: driver.run(tmp_path, paced(spec, ranks * spec.get("replicas", 1)), ranks).results)
+    # Sharding gathers parameters in every step, which takes 3 to 6 % of it on two quiet cores.
+    results = held(lambda: driver.run(tmp_path, paced(spec, ranks * spec.get("replicas", 1)), ranks).results, most=0.08)
     # On top: collectives over loopback, and what this machine does beside them.
     assert 0.97 * steps_s < step_s(results[0]) < 1.5 * steps_s
     free = driver.run(tmp_path, spec, ranks).results
